@@ -1,0 +1,3 @@
+from apexbench.cli import main
+
+main()
