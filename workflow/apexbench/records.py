@@ -39,11 +39,19 @@ VERDICTS = ("faster", "slower", "same", "unclear")
 
 @dataclass
 class Check:
-    """One tensor compared with the float64 reference; passed when ``error <= tolerance``."""
+    """One tensor compared with the float64 reference; passed when ``error <= tolerance``.
+
+    ``error`` is None when it is not finite (the tensor holds NaN or infinity); that never passes.
+    """
 
     tensor: str
-    error: float
+    error: float | None
     tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether this tensor is within its tolerance."""
+        return self.error is not None and self.error <= self.tolerance
 
 
 @dataclass
@@ -264,6 +272,10 @@ def _check_consistency(value: dict[str, Any]) -> None:
             raise ValueError(f"'{cell['implementation']}' is ok but holds no measurement")
         if cell["status"] != "ok" and not cell["reason"]:
             raise ValueError(f"'{cell['implementation']}' is {cell['status']} but gives no reason")
+        if cell["parity"] is not None:
+            passed = all(Check(**check).passed for check in cell["parity"]["checks"])
+            if cell["parity"]["passed"] and not passed:
+                raise ValueError(f"'{cell['implementation']}' passed parity against its own checks")
         for name, quantity in cell["quantities"].items():
             if not quantity["low"] <= quantity["value"] <= quantity["high"]:
                 raise ValueError(f"'{cell['implementation']}' {name} lies outside its interval")
