@@ -41,7 +41,7 @@ def workload(case: Case, device: str, seed: int) -> NormWorkload:
 
 component = Component("rms_norm", workload, norms.label)
 NEEDS = requirements.apex("fused_layer_norm_cuda")
-KERNEL = "cu(Apply|Compute)"
+KERNEL = "cuApply(Layer|RMS)Norm|cuComputeGradInput"
 
 
 @component.implementation(role="default")
