@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from apexbench.components.component import Component, Implementation
-from apexbench.measuring import evidence, faults, parity, verdicts
+from apexbench.measuring import evidence, faults, verdicts
 from apexbench.measuring.arms import Arm, Workload
 from apexbench.measuring.beat import Beat
 from apexbench.measuring.sampler import Sampler, Samples, Settings, Watch
@@ -146,7 +144,17 @@ def _now() -> str:
 def _free(device: str) -> None:
     gc.collect()
     if device == "cuda":
+        import torch
+
         torch.cuda.empty_cache()
+
+
+def _allocated(device: str) -> int:
+    if device != "cuda":
+        return 0
+    import torch
+
+    return int(torch.cuda.memory_allocated())
 
 
 def _cell(entry: Implementation, context: Context, lost: Mapping[str, tuple[str, str]]) -> Cell:
@@ -202,21 +210,21 @@ def _bring_up(entry: Implementation, workload: Workload, context: Context, runni
         return
     context.progress(entry.name)
     try:
-        before = torch.cuda.memory_allocated() if context.device == "cuda" else 0
-        graphs = evidence.graphs_compiled() if "compile" in entry.name else 0
+        before = _allocated(context.device)
+        graphs = evidence.graphs_compiled() if entry.role == "compiled" else 0
         with _stopwatch(running.seconds, "parity"):
             context.beat.write("parity", entry.name, context.limit_seconds)
             arm = running.arms[entry.name] = workload.arm(entry)
             cell.parity = workload.check(arm)
         if not cell.parity.passed:
-            cell.status, cell.reason = "parity_failed", parity.failure(cell.parity)
+            cell.status, cell.reason = "parity_failed", verdicts.parity_failure(cell.parity)
             cell.remedy = "no speed is shown for a wrong result: report it to the implementation's authors"
             running.arms.pop(entry.name).close()
             return
         with _stopwatch(running.seconds, "compile"):
             context.beat.write("compile", entry.name, context.limit_seconds)
             first = evidence.warm(arm, context.timer)
-        if "compile" in entry.name:
+        if entry.role == "compiled":
             cell.compile_seconds = round(first, 3)
             cell.recompiles = max(0, evidence.graphs_compiled() - graphs - 1)
         with _stopwatch(running.seconds, "evidence"):

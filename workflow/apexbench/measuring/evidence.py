@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import time
 
-import torch
-
 from apexbench.measuring.arms import Arm
 from apexbench.measuring.timers import Timer
 
@@ -14,9 +12,8 @@ MOST_KERNELS = 60
 
 
 def kernel_names(arm: Arm) -> list[str]:
-    """Distinct CUDA kernels of one call, in order of first launch; empty without a GPU."""
-    if not torch.cuda.is_available():
-        return []
+    """Distinct CUDA kernels of one call, in order of first launch."""
+    import torch
     from torch.profiler import ProfilerActivity, profile
 
     arm.prepare(1)
@@ -57,6 +54,8 @@ def peak_memory(arm: Arm, timer: Timer, before: int) -> int | None:
     """Peak bytes of one call above ``before`` (what was allocated before the arm was built)."""
     if timer.device != "cuda":
         return None
+    import torch
+
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     arm.prepare(1)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import torch
-
 from apexbench.measuring.arms import Diverged, Unsupported
 
 CUDA_FAULT = re.compile(r"CUDA error|CUDNN_STATUS_EXECUTION_FAILED|device-side assert", re.IGNORECASE)
@@ -32,7 +30,7 @@ def explain(error: BaseException) -> tuple[str, str, str | None]:
         return "unsupported", error.reason, error.remedy
     if isinstance(error, Diverged):
         return "diverged", _sentence(error), None
-    if isinstance(error, torch.OutOfMemoryError):
+    if type(error).__name__ == "OutOfMemoryError":
         asked = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
         size = f" when {asked.group(1)} was asked for" if asked else ""
         return "out_of_memory", f"the device's memory ended{size}", "use a smaller case or a larger device"
@@ -43,8 +41,10 @@ def explain(error: BaseException) -> tuple[str, str, str | None]:
 
 def device_is_lost(device: str, error: BaseException) -> bool:
     """Whether the CUDA context no longer works after ``error``."""
-    if device != "cuda" or isinstance(error, torch.OutOfMemoryError | Unsupported | Diverged):
+    if device != "cuda" or explain(error)[0] != "failed":
         return False
+    import torch
+
     try:
         torch.cuda.synchronize()
         torch.zeros(1, device="cuda").item()

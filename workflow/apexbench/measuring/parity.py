@@ -55,12 +55,3 @@ def check(
         value = None if result is None else error(result, reference)
         checks.append(Check(name, value, tolerances[name]))
     return Parity(all(entry.passed for entry in checks), formula, checks)
-
-
-def failure(parity: Parity) -> str:
-    """One sentence for the check that failed worst."""
-    failed = [entry for entry in parity.checks if not entry.passed]
-    worst = max(failed, key=lambda entry: math.inf if entry.error is None else entry.error / entry.tolerance)
-    if worst.error is None:
-        return f"{worst.tensor} is missing or not finite"
-    return f"{worst.tensor} is off by {worst.error:.2e}, more than the {worst.tolerance:.2e} allowed"

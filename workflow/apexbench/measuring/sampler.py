@@ -115,6 +115,8 @@ class Sampler:
         rounds = len(pilot.blocks)
         seconds = (time.perf_counter() - pilot_begin) / max(rounds, 1)
         budget = budget_seconds - (time.perf_counter() - begin)
+        if not live:
+            return pilot
         plan = statistics.plan(self._targets(pilot), self.settings.confidence, seconds, budget)
         final = self._rounds(
             samples, live, [block for block in range(plan.blocks) for _ in range(plan.rounds_per_block)]
@@ -183,6 +185,8 @@ class Sampler:
                 result.times[name].extend(taken[name])
             result.blocks.extend([block] * length)
             result.state.append(state)
+            if not live:
+                break
         for name in set(result.times) - set(live):
             del result.times[name]
         return result
@@ -206,7 +210,7 @@ class Sampler:
             for name in [name for name in live if name in result.dropped]:
                 live.remove(name)
             if not live:
-                raise RuntimeError("no implementation is left to measure")
+                break
         return taken
 
     def _targets(self, pilot: Samples) -> list[tuple[Any, Any, float]]:

@@ -13,12 +13,11 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from apexbench.measuring.arms import Arm
 
 CPU_FLUSH_LIMIT = 256 * 2**20
-HOLD_LIMIT_NS = 60_000_000
 
 
 class HostBound(Exception):
@@ -55,12 +54,15 @@ class Timer(ABC):
         return measure(arm, calls, cold)
 
 
-class _Null(Arm):
+class Null(Arm):
+    """Nothing: what an empty window measures."""
+
     def call(self, index: int) -> None:
         pass
 
 
-def _tick_and_median(windows: list[int]) -> tuple[int, int]:
+def tick_and_median(windows: list[int]) -> tuple[int, int]:
+    """The least step between distinct windows, and their median, in ns."""
     distinct = sorted(set(windows))
     steps = [after - before for before, after in zip(distinct, distinct[1:], strict=False)]
     return max(1, min(steps, default=1)), sorted(windows)[len(windows) // 2]
@@ -75,7 +77,7 @@ class CpuTimer(Timer):
     def __init__(self) -> None:
         self.cache_bytes = _last_level_cache()
         self.flush_bytes = min(4 * self.cache_bytes, CPU_FLUSH_LIMIT)
-        self._flush = torch.ones(self.flush_bytes // 4)
+        self._flush = np.ones(self.flush_bytes // 8)
 
     def device_time(self, arm: Arm, calls: int, cold: bool) -> int:
         arm.prepare(calls)
@@ -95,93 +97,17 @@ class CpuTimer(Timer):
         pass
 
     def resolution(self, quantity: str) -> tuple[int, int]:
-        null = _Null()
-        return _tick_and_median([self.device_time(null, 1, False) for _ in range(201)])
-
-
-class CudaTimer(Timer):
-    """CUDA events behind a holding kernel, or wall time between synchronisations.
-
-    The L2 cache is made cold by reading a buffer of four times its size before the window.
-    """
-
-    device = "cuda"
-    names = {"device_time": "cuda_event", "step_time": "perf_counter_ns"}
-
-    def __init__(self) -> None:
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        self.cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or 64 * 2**20
-        self.flush_bytes = 4 * self.cache_bytes
-        self._flush = torch.ones(self.flush_bytes // 4, device="cuda")
-        self._begin = torch.cuda.Event(enable_timing=True)
-        self._end = torch.cuda.Event(enable_timing=True)
-        self._cycles_per_ns = self._calibrate()
-        self._enqueue_ns: dict[int, int] = {}
-
-    def _calibrate(self) -> float:
-        """Cycles of the holding kernel per nanosecond, from one known sleep."""
-        cycles = 20_000_000
-        for _ in range(2):
-            self._begin.record()
-            torch.cuda._sleep(cycles)
-            self._end.record()
-            self._end.synchronize()
-        return cycles / (self._begin.elapsed_time(self._end) * 1e6)
-
-    def hold(self, nanoseconds: float) -> None:
-        """Keep the device busy for about ``nanoseconds``, touching no memory."""
-        torch.cuda._sleep(int(nanoseconds * self._cycles_per_ns))
-
-    def device_time(self, arm: Arm, calls: int, cold: bool) -> int:
-        hold = self._enqueue_ns.get(id(arm), 200_000)
-        while True:
-            arm.prepare(calls)
-            if cold:
-                self._flush.sum()
-            self.hold(hold * 1.5 + 30_000)
-            enqueue = time.perf_counter_ns()
-            self._begin.record()
-            for index in range(calls):
-                arm.call(index)
-            self._end.record()
-            enqueue = time.perf_counter_ns() - enqueue
-            queued_ahead = not self._begin.query()
-            self._end.synchronize()
-            arm.finish()
-            if queued_ahead:
-                self._enqueue_ns[id(arm)] = max(enqueue, hold // 2)
-                return max(1, round(self._begin.elapsed_time(self._end) * 1e6))
-            hold = max(2 * hold, enqueue)
-            if hold > HOLD_LIMIT_NS:
-                self._enqueue_ns.pop(id(arm), None)
-                raise HostBound
-
-    def step_time(self, arm: Arm, calls: int, cold: bool) -> int:
-        arm.prepare(calls)
-        if cold:
-            self._flush.sum()
-        torch.cuda.synchronize()
-        begin = time.perf_counter_ns()
-        for index in range(calls):
-            arm.call(index)
-        torch.cuda.synchronize()
-        length = time.perf_counter_ns() - begin
-        arm.finish()
-        return max(1, length)
-
-    def synchronize(self) -> None:
-        torch.cuda.synchronize()
-
-    def resolution(self, quantity: str) -> tuple[int, int]:
-        null = _Null()
-        windows = [self.sample(quantity, null, 1, False) for _ in range(201)]
-        tick, median = _tick_and_median(windows)
-        return (max(tick, 32), median) if quantity == "device_time" else (tick, median)
+        null = Null()
+        return tick_and_median([self.device_time(null, 1, False) for _ in range(201)])
 
 
 def timer_for(device: str) -> Timer:
     """The timer of ``cpu`` or ``cuda``."""
-    return CudaTimer() if device == "cuda" else CpuTimer()
+    if device != "cuda":
+        return CpuTimer()
+    from apexbench.measuring.cuda_timer import CudaTimer
+
+    return CudaTimer()
 
 
 def _last_level_cache() -> int:

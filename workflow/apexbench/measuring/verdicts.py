@@ -11,7 +11,7 @@ import numpy as np
 from apexbench.measuring import statistics
 from apexbench.measuring.sampler import Samples, Settings
 from apexbench.measuring.statistics import Interval
-from apexbench.records import Comparison, Record, Work
+from apexbench.records import Comparison, Parity, Record, Work
 
 CLOCK_TOLERANCE = 0.01
 
@@ -136,3 +136,12 @@ def _flags(samples: Samples, candidate: str, members: list[str]) -> list[str]:
     if samples.stop == "budget":
         flags.append("the time budget ended before the target")
     return flags
+
+
+def parity_failure(parity: Parity) -> str:
+    """One sentence for the check that failed worst."""
+    failed = [entry for entry in parity.checks if not entry.passed]
+    worst = max(failed, key=lambda entry: math.inf if entry.error is None else entry.error / entry.tolerance)
+    if worst.error is None:
+        return f"{worst.tensor} is missing or not finite"
+    return f"{worst.tensor} is off by {worst.error:.2e}, more than the {worst.tolerance:.2e} allowed"
