@@ -62,6 +62,11 @@ class Component:
     workload: Callable[[Case, str, int], Workload]
     label: Callable[[Case], str]
     implementations: dict[str, Implementation] = field(default_factory=dict)
+    torch_free: bool = False
+
+    def names(self, case: Case, wanted: list[str] | None) -> list[str]:
+        """The implementations to measure in a case: those wanted, or all."""
+        return [name for name in self.implementations if wanted is None or name in wanted]
 
     def implementation(
         self,
