@@ -111,7 +111,12 @@ class Sampler:
         if not live:
             return samples
         pilot_begin = time.perf_counter()
-        pilot = self._rounds(samples, live, self._labels(self.settings.pilot_rounds, PILOT_BLOCK))
+        pilot = self._rounds(
+            samples,
+            live,
+            [index // PILOT_BLOCK for index in range(self.settings.pilot_rounds)],
+            stop_at=begin + budget_seconds / 2,
+        )
         rounds = len(pilot.blocks)
         seconds = (time.perf_counter() - pilot_begin) / max(rounds, 1)
         budget = budget_seconds - (time.perf_counter() - begin)
@@ -125,9 +130,6 @@ class Sampler:
         final.stop = "target" if plan.reaches_target else "budget"
         final.window_seconds = self.window_ns / 1e9
         return final
-
-    def _labels(self, rounds: int, length: int) -> list[int]:
-        return [index // length for index in range(rounds)]
 
     def _size(self, quantity: str, tick: int, null: int) -> tuple[list[str], dict[str, str], dict[str, int]]:
         """Calls per window, the same for all arms, from a few windows of one call each."""
@@ -163,8 +165,13 @@ class Sampler:
         self.window_ns += length
         return length
 
-    def _rounds(self, samples: Samples, live: list[str], labels: list[int]) -> Samples:
-        """Take the rounds of ``labels``; a block disturbed by hardware throttling is taken again."""
+    def _rounds(
+        self, samples: Samples, live: list[str], labels: list[int], stop_at: float = math.inf
+    ) -> Samples:
+        """Take the rounds of ``labels``; a block disturbed by hardware throttling is taken again.
+
+        The pilot gives ``stop_at``: past half the budget it ends after two blocks at the least.
+        """
         result = Samples(
             samples.quantity, dict(samples.calls), {name: [] for name in live}, [], 0, "target",
             samples.tick_ns, samples.null_window_ns, {name: [] for name in live}, dropped=samples.dropped,
@@ -185,7 +192,7 @@ class Sampler:
                 result.times[name].extend(taken[name])
             result.blocks.extend([block] * length)
             result.state.append(state)
-            if not live:
+            if not live or (block > 0 and time.perf_counter() > stop_at):
                 break
         for name in set(result.times) - set(live):
             del result.times[name]

@@ -101,12 +101,12 @@ def log_ratio(
 
 
 def location(samples: ArrayLike, blocks: ArrayLike, confidence: float, tick: float = 0) -> Interval:
-    """The median of the samples, with the interval of their block medians around it."""
+    """The median of the samples, with the interval of their block values, both on log times."""
     times = np.asarray(samples, dtype=np.float64)
     value = float(np.median(times))
-    reach = trimmed_t(block_values(times, blocks), confidence).half_width
-    reach = max(reach, tick / 2)
-    return Interval(value, max(value - reach, value * 1e-3), value + reach)
+    reach = trimmed_t(block_values(np.log(times), blocks), confidence).half_width
+    reach = max(reach, tick / value / 2)
+    return Interval(value, value * math.exp(-reach), value * math.exp(reach))
 
 
 def verdict(low: float, high: float, margin: float) -> str:
