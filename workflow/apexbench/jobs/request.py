@@ -38,10 +38,7 @@ class Request:
     cases: list[dict[str, Any]] = field(default_factory=list)
     implementations: list[str] | None = None
     processes: tuple[int, ...] = (0,)
-    preset: str = "quick"
-    run: str = ""
-    config_hash: str = ""
-    runtime: str = "native"
+    gpu_model: str | None = None
     image: str | None = None
 
     @classmethod
@@ -62,9 +59,10 @@ class Request:
         """The cases, in order."""
         if self.grid is None:
             return list(self.cases)
-        from apexbench.config.grids import expand
+        from apexbench.config import grids, schema
 
-        return expand(self.component, self.grid)
+        axes = schema.axes(schema.component(self.component))
+        return grids.expand(f"components.{self.component}", self.grid, axes)
 
     def tasks(self) -> list[Task]:
         """Every record to be had, process by process."""
@@ -76,7 +74,8 @@ class Request:
             "seed": self.seed,
             "device": self.device,
             "implementations": self.implementations,
-            "measuring": {k: v for k, v in self.measuring.items() if k != "processes"},
+            "measuring": self.measuring,
+            "image": self.image,
             "schema": records.SCHEMA_VERSION,
         }
         return [
