@@ -86,7 +86,7 @@ locked = awk '/^[a-z]/ { keep = /^($(1))==/ } keep' requirements.lock >.venv/ste
 # Three steps, so that nothing unhashed is fetched and no compiler is needed: first the build tools; then
 # immutables, which has no wheel for Python 3.14 but runs without its C module (CC=true leaves that out);
 # then everything.
-$(BASE): requirements.lock pyproject.toml Makefile
+$(BASE): requirements.lock pyproject.toml workflow/apexbench/__init__.py Makefile
 	@version='import sys; print(sys.version_info[:2])'; \
 	if [ "$$($(BIN)/python -c "$$version" 2>/dev/null)" != "$$('$(PYTHON)' -c "$$version" 2>/dev/null || echo none)" ]; then \
 		$(CHECK_PYTHON); \
