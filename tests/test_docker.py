@@ -1,9 +1,10 @@
-"""The proof that runs inside the image build, as far as it can be tried without a GPU's compiler."""
+"""The proof that runs inside the image build, as far as it goes without a GPU's compiler."""
 
 import importlib.util
 from types import ModuleType
 
 import pytest
+
 from conftest import ROOT
 
 # What `cuobjdump --list-elf` prints for a module with code for two architectures.
