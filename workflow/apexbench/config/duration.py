@@ -20,7 +20,7 @@ _SIZES = {
 }
 """Parameters and tokens a step, rounded."""
 
-_SET_RECIPES = {"attribution": 9, "best": 1, "tutorial": 1}
+_SET_RECIPES = {"attribution": 6, "best": 1, "tutorial": 1}
 """Recipes of a named set that need no GPU."""
 
 
@@ -34,7 +34,7 @@ def _size(model: Any) -> tuple[float, float]:
 def cpu_seconds(config: Config) -> float:
     """Seconds: each case its budget twice (set-up and parity), training by 6 · N FLOPs a token."""
     cases = sum(len(config.cases(name)) for name in config.components)
-    total = 2.0 * cases * config.measuring["case_seconds"] * config.measuring["processes"]
+    total: float = 2 * cases * config.measuring["case_seconds"] * config.measuring["processes"]
     settings = config.transformer
     steps = settings["processes"] * (settings["warmup_steps"] + settings["steps"])
     steps += settings["seeds"] * settings["loss_steps"]

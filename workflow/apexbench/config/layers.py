@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -11,21 +12,31 @@ from apexbench.config import strict_yaml
 from apexbench.errors import UserError
 
 
-def plain(value: Any, depth: int = 0) -> Any:
-    """Snakemake's mapping as plain JSON values; what JSON has no value for becomes its text."""
-    if depth > strict_yaml.MAX_DEPTH:
-        raise UserError(
-            f"--config or --configfile is nested more than {strict_yaml.MAX_DEPTH} deep."
-        )
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry, depth + 1) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(entry, depth + 1) for entry in value]
-    if isinstance(value, int) and value.bit_length() > 256:
-        return hex(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+def plain(value: Any) -> Any:
+    """Snakemake's mapping as plain JSON values; what JSON has no value for becomes its text.
+
+    Raises UserError past the limits of :mod:`strict_yaml`, which Snakemake's own reader lacks.
+    """
+    counter = itertools.count(1)
+
+    def copy(value: Any, depth: int) -> Any:
+        if depth > strict_yaml.MAX_DEPTH:
+            raise UserError(
+                f"--config is nested more than {strict_yaml.MAX_DEPTH} deep: flatten it."
+            )
+        if next(counter) > strict_yaml.MAX_VALUES:
+            raise UserError(f"--config has more than {strict_yaml.MAX_VALUES} values: shorten it.")
+        if isinstance(value, Mapping):
+            return {str(key): copy(entry, depth + 1) for key, entry in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [copy(entry, depth + 1) for entry in value]
+        if isinstance(value, int) and value.bit_length() > 256:
+            return hex(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)
+        return value if value is None or isinstance(value, (str, int, float)) else str(value)
+
+    return copy(value, 0)
 
 
 def settle(value: Any, schema: schemas.Schema, strings: bool) -> Any:

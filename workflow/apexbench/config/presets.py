@@ -1,4 +1,4 @@
-"""The presets: whole configs under workflow/presets, each complete in components and transformer."""
+"""The presets under workflow/presets: each names every component and the transformer in full."""
 
 from __future__ import annotations
 

@@ -107,8 +107,10 @@ def _enum(path: str, value: Any, schema: Mapping[str, Any]) -> str:
 def _pattern(path: str, value: Any, schema: Mapping[str, Any]) -> str:
     examples = ", ".join(schema["examples"])
     close = difflib.get_close_matches(value[:SHOWN], schema["examples"], n=1)
-    hint = f"did you mean '{close[0]}'? (for instance {examples})"
-    remedy = hint if close else f"write, for instance, {examples}"
+    if close:
+        remedy = f"did you mean '{close[0]}'? (for instance {examples})"
+    else:
+        remedy = f"write, for instance, {examples}"
     return f"is {show(value)}, which is not {article(schema['title'])}: {remedy}"
 
 

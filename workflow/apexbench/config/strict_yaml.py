@@ -86,15 +86,17 @@ class _Builder:
     def build(self, text: str) -> Any:
         for event in yaml.parse(text, Loader=_PARSER):
             self.line = event.start_mark.line + 1 if event.start_mark else self.line
-            if getattr(event, "tag", None) not in (None, "!"):
-                raise self._fault(f"has the tag {show(event.tag)}: write plain values")
+            if (tag := getattr(event, "tag", None)) not in (None, "!"):
+                raise self._fault(f"has the tag {show(tag)}: write plain values")
             if isinstance(event, yaml.ScalarEvent):
                 plain = event.implicit[0]
                 value = scalar(event.value) if plain else event.value
                 self._add(value, 1, event.anchor, key=event.value)
             elif isinstance(event, yaml.AliasEvent):
                 if event.anchor not in self.anchors:
-                    raise self._fault(f"uses *{event.anchor[:60]}, which is not defined above it")
+                    raise self._fault(
+                        f"uses the alias {show(event.anchor)}, which is not defined above it"
+                    )
                 self._add(*self.anchors[event.anchor], None)
             elif isinstance(event, yaml.CollectionStartEvent):
                 if len(self.stack) >= MAX_DEPTH:
