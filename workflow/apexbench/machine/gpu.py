@@ -11,6 +11,7 @@ import functools
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from apexbench.errors import UserError
@@ -166,3 +167,16 @@ def cuda_driver_version() -> str | None:
     """The newest CUDA this driver supports, such as "13.0"; not the toolkit's or torch's."""
     version = query("nvmlSystemGetCudaDriverVersion_v2") if nvml() else None
     return f"{version // 1000}.{version % 1000 // 10}" if version else None
+
+
+def unclaimed_hardware() -> bool:
+    """Whether an NVIDIA display or 3D controller is on the PCI bus, with or without a driver."""
+    for device in Path("/sys/bus/pci/devices").glob("*"):
+        try:
+            vendor = (device / "vendor").read_text().strip()
+            display = (device / "class").read_text().startswith("0x03")
+        except OSError:
+            continue
+        if vendor == "0x10de" and display:
+            return True
+    return False

@@ -65,7 +65,11 @@ def _one_child(
     command = [sys.executable, "-P", str(Path(__file__).resolve())]
     try:
         done = subprocess.run(
-            command, input=json.dumps(request).encode(), capture_output=True, timeout=time_limit
+            command,
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            timeout=time_limit,
+            check=False,
         )
         output = done.stdout
         end = _exit_sentence(done.returncode)

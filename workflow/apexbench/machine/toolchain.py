@@ -26,6 +26,7 @@ def ask_program(*command: str, time_limit: float = TIME_LIMIT_S) -> tuple[int | 
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=time_limit,
+            check=False,
             env={**os.environ, "LC_ALL": "C"},
         )
     except subprocess.TimeoutExpired:
