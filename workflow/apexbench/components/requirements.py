@@ -1,0 +1,71 @@
+"""What an implementation needs of the machine: each returns None when met, else (reason, remedy)."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import shutil
+
+from apexbench.components.component import Missing, Requirement
+
+NEEDS_GPU = "needs an NVIDIA GPU"
+
+
+def cuda(device: str) -> Missing | None:
+    """An NVIDIA GPU as the device of the run."""
+    if device == "cuda":
+        return None
+    return NEEDS_GPU, "run on a machine with an NVIDIA GPU and a CUDA build of torch"
+
+
+def apex(module: str) -> Requirement:
+    """NVIDIA Apex with the compiled extension ``module`` (``amp_C``, ``fused_layer_norm_cuda`` …)."""
+
+    def requirement(device: str) -> Missing | None:
+        if (unmet := cuda(device)) is not None:
+            return unmet
+        from apexbench.machine.apex import apex_status
+
+        return apex_status().missing(module)
+
+    return requirement
+
+
+@functools.cache
+def _compiler_missing(device: str) -> Missing | None:
+    import torch
+
+    if device == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            return "needs Triton", "python -m pip install triton"
+        if any(shutil.which(name) for name in ("cc", "gcc", "clang")):
+            return None
+        return "needs a C compiler", "sudo apt-get install gcc libc6-dev"
+    try:
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        get_cpp_compiler()
+    except Exception:  # torch names several errors here, by version
+        return "needs a C++ compiler", "sudo apt-get install g++"
+    del torch
+    return None
+
+
+def compiler(device: str) -> Missing | None:
+    """What torch.compile needs: a C++ compiler on the CPU, Triton and a C compiler on a GPU."""
+    return _compiler_missing(device)
+
+
+def package(name: str, distribution: str | None = None) -> Requirement:
+    """An optional Python package, importable by ``name`` and installed as ``distribution``."""
+    distribution = distribution or name
+
+    def requirement(device: str) -> Missing | None:
+        try:
+            importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            return f"needs {distribution}", f"python -m pip install {distribution}"
+        return None
+
+    return requirement
