@@ -1,9 +1,11 @@
 """The proof that runs inside the image build, as far as it goes without a GPU's compiler."""
 
 import importlib.util
+import re
 from types import ModuleType
 
 import pytest
+import yaml
 
 from conftest import ROOT
 
@@ -41,6 +43,19 @@ def test_an_architecture_list_names_machine_code(prove: ModuleType) -> None:
 def test_a_wrong_architecture_list_ends_with_a_sentence(prove: ModuleType, wrong: str) -> None:
     with pytest.raises(SystemExit, match="TORCH_CUDA_ARCH_LIST"):
         prove.targets(wrong)
+
+
+def test_the_dockerfile_builds_by_default_what_config_yaml_names() -> None:
+    image = yaml.safe_load((ROOT / "config.yaml").read_text())["image"]
+    text = (ROOT / "docker" / "Dockerfile").read_text()
+    for argument, key in [
+        ("BASE_IMAGE", "base"),
+        ("APEX_REPOSITORY", "apex_repository"),
+        ("APEX_COMMIT", "apex_commit"),
+    ]:
+        given = re.findall(rf"^ARG {argument}=(\S+)$", text, re.M)
+        assert given, argument
+        assert set(given) == {image[key]}, argument
 
 
 def test_the_dockerfile_needs_no_frontend_from_a_registry_and_no_heredoc() -> None:
