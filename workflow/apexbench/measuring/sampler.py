@@ -32,7 +32,7 @@ class Settings:
     case_seconds: float = 3.0
     pilot_rounds: int = 30
     confidence: float = 0.99
-    margin: float | None = None
+    margin: float = statistics.MARGIN
     retries: int = 3
 
 
@@ -218,6 +218,7 @@ class Sampler:
         for candidate, baseline in self.pairs:
             if candidate in samples.times and baseline in samples.times:
                 slow, fast = samples.per_call(baseline), samples.per_call(candidate)
-                margin = self.settings.margin or statistics.margin_for(float(np.median(slow)))
+                shortest = min(float(np.median(slow)), float(np.median(fast)))
+                margin = statistics.margin_for(shortest, self.settings.margin)
                 found.append(stopping.Paired(np.log(slow) - np.log(fast), labels, margin / 2))
         return found
