@@ -10,6 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+
 from apexbench.machine import apex, cubin, import_probe, install
 from apexbench.machine.gpu import Gpu
 
@@ -65,13 +66,14 @@ class Site:
 
     def compile(self, name: str, source: str = GOOD_MODULE) -> Path:
         compiler = shutil.which("gcc")
-        if compiler is None and not os.environ.get("CI"):
-            pytest.skip("needs gcc")
-        assert compiler, "CI needs gcc"
+        include = sysconfig.get_path("include")
+        if compiler is None or not (Path(include) / "Python.h").is_file():
+            if os.environ.get("APEXBENCH_CI") == "1":
+                pytest.fail("missing in CI: gcc and Python's headers", pytrace=False)
+            pytest.skip("needs gcc and Python's headers to make an extension module")
         path = self.folder / f"{name}{SUFFIX}"
         code = self.folder / f"{name}.c"
         code.write_text(source % {"name": name})
-        include = sysconfig.get_path("include")
         command = [compiler, "-shared", "-fPIC", f"-I{include}", "-o", path, code]
         subprocess.run(command, check=True)
         code.unlink()
@@ -317,7 +319,7 @@ def test_the_probe_gives_up_in_time(site):
 
 
 def test_output_of_a_module_does_not_disturb_the_answers(site):
-    site.write("torch/__init__.py", "print('{\"begin\": \"nonsense\"}')")
+    site.write("torch/__init__.py", 'print(\'{"begin": "nonsense"}\')')
     path = [str(site.folder), *STANDARD_LIBRARY]
     assert import_probe.probe(["torch", "apex"], path)["torch"].ok
 

@@ -234,10 +234,9 @@ class _Evidence:
         for module in CORE:
             built_for = self.embedded.get(module)
             if self.capability and built_for and not cubin.runs_on(built_for, self.capability):
-                theirs = ", ".join(built_for)
-                return "wrong_architecture", (
-                    f"{name} was compiled for {theirs}; this GPU needs sm_{_digits(self.capability)}."
-                )
+                theirs, ours = ", ".join(built_for), _digits(self.capability)
+                sentence = f"{name} was compiled for {theirs}; this GPU needs sm_{ours}."
+                return "wrong_architecture", sentence
         return "compiled", self._compiled(name)
 
     def _broken(self) -> str | None:
