@@ -10,6 +10,7 @@ import functools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -185,11 +186,10 @@ def _has_amp(install: ApexInstall, imported: Mapping[str, Imported]) -> bool:
 
 def _architectures(install: ApexInstall) -> dict[str, list[str]]:
     """Per module from cuobjdump; where it is missing, what the build wrote down."""
-    found = {}
-    for name, file in install.extensions.items():
-        embedded = cubin.architectures(file)
-        if embedded:
-            found[name] = embedded
+    names = list(install.extensions)
+    with ThreadPoolExecutor() as pool:  # each waits for a cuobjdump of its own
+        listed = list(pool.map(cubin.architectures, install.extensions.values()))
+    found = {name: embedded for name, embedded in zip(names, listed, strict=True) if embedded}
     recorded = install.build.get("architectures")
     if not found and isinstance(recorded, dict):
         found = {name: list(map(str, names)) for name, names in recorded.items()}
