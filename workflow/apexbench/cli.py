@@ -45,9 +45,11 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what this machine has, what is missing, and what each missing thing would bring."""
+    from rich.console import Console
+
     from apexbench import doctor as module
 
-    raise typer.Exit(module.main(results, as_json))
+    raise typer.Exit(module.run(Console(), as_json, results))
 
 
 @app.command(

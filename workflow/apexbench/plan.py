@@ -107,6 +107,27 @@ class Plan:
             for path in sources(component)
         ]
 
+    def tree(self, folder: str, pattern: str) -> list[str]:
+        """Files of the workflow that the report depends on, relative where possible."""
+        here, top = Path.cwd(), self.root / "workflow" / folder
+        return [
+            str(path.relative_to(here) if path.is_relative_to(here) else path)
+            for path in sorted(top.rglob(pattern))
+            if path.is_file() and "__pycache__" not in path.parts
+        ]
+
+    def references(self) -> list[str]:
+        """Machines whose versioned records' report is rebuilt too: all of them without a GPU."""
+        if self.config.device == "cuda" or not self.config.report["reference"]:
+            return []
+        folder = Path("results/reference")
+        return [path.parent.name for path in sorted(folder.glob("*/machine.json"))]
+
+    def reference_files(self, machine: str) -> list[str]:
+        """Every file of a machine's versioned records."""
+        folder = Path("results/reference") / machine
+        return [str(path) for path in sorted(folder.rglob("*.json"))]
+
     def command(self, *, measuring: bool = False) -> str:
         """The shell words that run apexbench here, or inside the runtime with the device locked."""
         words = [sys.executable, "-m", "apexbench"]

@@ -22,7 +22,7 @@ def settings(request: Request) -> Settings:
         case_seconds=measuring["case_seconds"],
         pilot_rounds=measuring["pilot_rounds"],
         confidence=measuring["confidence"],
-        margin=measuring.get("margin"),
+        margin=measuring["margin"],
         retries=measuring["throttle_retries"],
     )
 

@@ -10,6 +10,8 @@ from apexbench import records
 from apexbench.errors import UserError
 
 PACKAGE = Path(__file__).parents[1]
+PARTS = ("layer_norm", "rms_norm", "optimizer")
+"""Components whose implementations the Transformer is made of."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,8 @@ def sources(component: str) -> list[Path]:
     """The files that a component's measurements depend on; also the inputs of its rule."""
     measuring = sorted((PACKAGE / "measuring").glob("*.py"))
     if component == "transformer":
-        own = sorted((PACKAGE / "transformer").glob("*.py")) + [
-            PACKAGE / "components" / f"{name}.py" for name in ("layer_norm", "rms_norm", "optimizer")
-        ]
+        parts = {path for name in PARTS for path in own_sources(name)}
+        own = sorted((PACKAGE / "transformer").glob("*.py")) + sorted(parts)
     else:
         own = own_sources(component)
     return measuring + [path for path in own if path.exists()]
