@@ -54,8 +54,8 @@ def steady(case):
 
 @component.implementation()
 def quick(case):
-    """Half of that."""
-    return Spin(100)
+    """A tenth of that."""
+    return Spin(20)
 
 
 @component.implementation()

@@ -76,6 +76,8 @@ class Plan:
         """The request of a component's job: a param, so that a change of it re-measures."""
         settings = dict(self.config.components[component])
         implementations = settings.pop("implementations", None)
+        if "cases" in settings:
+            return self._request(component, cases=settings["cases"], implementations=implementations)
         return self._request(component, grid=settings, implementations=implementations)
 
     def training_request(self, model: str, process: int) -> str:
