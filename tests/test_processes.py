@@ -89,9 +89,7 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path):
 def test_nothing_is_started_for_a_dead_owner(tmp_path, monkeypatch):
     owner = subprocess.Popen(["sleep", "60"])
     monkeypatch.setenv(processes.OWNER_PID, str(owner.pid))
-    monkeypatch.setenv(
-        processes.OWNER_START, f"{start_time(owner.pid)}@{processes.boot_id()}"
-    )
+    monkeypatch.setenv(processes.OWNER_START, f"{start_time(owner.pid)}@{processes.boot_id()}")
     owner.kill()
     owner.wait()
     assert run_supervised(["touch", str(tmp_path / "started")]) == OWNER_DIED
@@ -114,9 +112,7 @@ def test_the_child_dies_with_a_killed_supervisor(tmp_path):
 def test_cleanup_runs_when_the_supervisor_gets_sigkill(tmp_path):
     started, cleaned = tmp_path / "started", tmp_path / "cleaned"
     argv = ["bash", "-c", f"touch '{started}'; sleep 60"]
-    process = subprocess.Popen(
-        supervisor(argv, cleanup=["touch", str(cleaned)]), env=environment()
-    )
+    process = subprocess.Popen(supervisor(argv, cleanup=["touch", str(cleaned)]), env=environment())
     wait_until(started.exists)
     time.sleep(0.3)  # the guard starts beside the child
     assert not cleaned.exists()
