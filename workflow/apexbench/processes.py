@@ -3,6 +3,7 @@
 Snakemake starts every command through bash, and dies alone on SIGKILL: bash and the measurement go
 on, on a GPU that the next run then finds busy. ``PR_SET_PDEATHSIG`` sees the direct parent only
 (bash), so the *owner*, the Snakemake process itself, is watched by process id and start time.
+``supervision`` puts the pieces together.
 """
 
 from __future__ import annotations
@@ -156,3 +157,35 @@ class OwnerWatch:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
+
+
+class Strays:
+    """Descendants that left the child's group: the kernel hands them to this process."""
+
+    def __enter__(self) -> Strays:
+        self.before = set(_children())
+        adopt_orphans()
+        return self
+
+    def kill(self) -> None:
+        """Kill them, generation by generation, for at most 5 s."""
+        stop_at = time.monotonic() + 5.0
+        while strays := set(_children()) - self.before:
+            for pid in strays:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            if time.monotonic() > stop_at:
+                break
+            time.sleep(0.01)
+
+    def __exit__(self, *_: object) -> None:
+        adopt_orphans(False)
+
+
+def _children() -> list[int]:
+    """Process ids whose parent is this process, zombies included."""
+    me = str(os.getpid())
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return [pid for pid in pids if (fields := stat_fields(pid)) and fields[1] == me]

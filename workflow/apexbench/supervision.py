@@ -1,4 +1,4 @@
-"""Run one command so that nothing of it is left: not on Ctrl-C, a time limit, or the owner's end."""
+"""Run one command so that nothing of it is left after Ctrl-C, a time limit or its owner's end."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from apexbench.errors import UserError
-from apexbench.processes import (
-    OwnerWatch,
-    adopt_orphans,
-    die_with_parent,
-    start_time,
-    stat_fields,
-)
+from apexbench.processes import OwnerWatch, Strays, die_with_parent, start_time
 
 TIMED_OUT = 124
 OWNER_DIED = 137
@@ -73,7 +67,7 @@ def run_supervised(
         copy = stack.enter_context(_Copy(log)) if log is not None else None
         if cleanup is not None:
             stack.enter_context(_guard(cleanup, pass_fds))
-        strays = stack.enter_context(_Strays()) if sweep else None
+        strays = stack.enter_context(Strays()) if sweep else None
         child = _start(argv, env, copy, pass_fds)
         run = _Run(child, owner, copy, cleanup, grace)
         status = run.until_end(timeout)
@@ -229,38 +223,6 @@ class _Copy:
         with contextlib.suppress(OSError):
             os.close(self.writing)
         self.file.close()
-
-
-class _Strays:
-    """Descendants that left the child's group: the kernel hands them to this process."""
-
-    def __enter__(self) -> _Strays:
-        self.before = set(_children())
-        adopt_orphans()
-        return self
-
-    def kill(self) -> None:
-        """Kill them, generation by generation, for at most 5 s."""
-        stop_at = time.monotonic() + 5.0
-        while strays := set(_children()) - self.before:
-            for pid in strays:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-            if time.monotonic() > stop_at:
-                break
-            time.sleep(0.01)
-
-    def __exit__(self, *_: object) -> None:
-        adopt_orphans(False)
-
-
-def _children() -> list[int]:
-    """Process ids whose parent is this process, zombies included."""
-    me = str(os.getpid())
-    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    return [pid for pid in pids if (fields := stat_fields(pid)) and fields[1] == me]
 
 
 def _start(
