@@ -29,13 +29,16 @@ class Implementation:
 
     ``role`` says which baselines it belongs to: ``default`` (what PyTorch does when nothing is
     asked for; exactly one per component), ``eager`` (another eager torch way), ``compiled``
-    (torch.compile or a CUDA graph of torch), or None (a candidate only).
+    (torch.compile or a CUDA graph of torch), or None (a candidate only). ``kernel`` is a regular
+    expression that one of the CUDA kernels it launches must match: the evidence that it ran and did
+    not fall back to torch.
     """
 
     name: str
     package: str
     role: str | None
     requires: tuple[Requirement, ...]
+    kernel: str | None
     description: str
     build: Callable[..., Any]
 
@@ -59,6 +62,11 @@ class Component:
     workload: Callable[[Case, str, int], Workload]
     label: Callable[[Case], str]
     implementations: dict[str, Implementation] = field(default_factory=dict)
+    torch_free: bool = False
+
+    def names(self, case: Case, wanted: list[str] | None) -> list[str]:
+        """The implementations to measure in a case: those wanted, or all."""
+        return [name for name in self.implementations if wanted is None or name in wanted]
 
     def implementation(
         self,
@@ -66,6 +74,7 @@ class Component:
         package: str = "torch",
         role: str | None = None,
         requires: tuple[Requirement, ...] = (),
+        kernel: str | None = None,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Register the decorated function as an implementation; ValueError if it is misdescribed."""
         if role not in ROLES:
@@ -79,7 +88,7 @@ class Component:
             if not description:
                 raise ValueError(f"{self.name}.{name} needs a docstring: it is shown in the report")
             self.implementations[name] = Implementation(
-                name, package, role, requires, description, build
+                name, package, role, requires, kernel, description, build
             )
             return build
 

@@ -1,0 +1,105 @@
+"""What a record says of where it comes from, asked of the process that measures."""
+
+from __future__ import annotations
+
+import platform
+import re
+import socket
+from typing import Any
+
+import apexbench
+from apexbench.errors import UserError
+from apexbench.jobs.request import Request
+from apexbench.measuring.sampler import Settings
+
+
+def settings(request: Request) -> Settings:
+    """The sampler's settings of a request."""
+    measuring = request.measuring
+    return Settings(
+        case_seconds=measuring["case_seconds"],
+        pilot_rounds=measuring["pilot_rounds"],
+        confidence=measuring["confidence"],
+        margin=measuring.get("margin"),
+        retries=measuring["retries"],
+    )
+
+
+def slug(name: str) -> str:
+    """A device name as a folder name: ``NVIDIA H200`` becomes ``nvidia-h200``."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
+
+
+def provenance(request: Request, torch_free: bool = False) -> dict[str, Any]:
+    """Machine, versions and Apex of this process.
+
+    Raises UserError where the device is not the one that the request was made for.
+    """
+    from apexbench.machine.environment import cpu_name, source_version
+
+    values: dict[str, Any] = {
+        "run": request.run,
+        "device": request.device,
+        "node": socket.gethostname(),
+        "preset": request.preset,
+        "config_hash": request.config_hash,
+        "runtime": request.runtime,
+        "image": request.image,
+        "apexbench": apexbench.__version__,
+        "source": source_version(),
+        "python": platform.python_version(),
+        "gpu_uuid": None,
+        "driver": None,
+        "torch": None,
+        "cuda": None,
+        "cudnn": None,
+        "triton": None,
+        "apex": None,
+    }
+    if request.device == "cuda":
+        values.update(_gpu(request))
+    else:
+        values["device_name"] = cpu_name()
+    values["machine"] = slug(values["device_name"]) if request.device == "cuda" else "cpu-" + slug(values["device_name"])
+    if not torch_free:
+        values.update(_libraries())
+    return values
+
+
+def _gpu(request: Request) -> dict[str, Any]:
+    from apexbench.machine import gpu
+
+    visible = gpu.visible_gpus()
+    if not visible:
+        raise UserError(
+            "device is 'cuda' but this process sees no NVIDIA GPU: set device: cpu in config.yaml, or run "
+            "where nvidia-smi lists one."
+        )
+    first = visible[0]
+    wanted = request.environment.get("gpu")
+    if wanted and first.name not in str(wanted):
+        raise UserError(
+            f"the run was planned for {wanted} but this process has {first.name}: state the GPU model in the "
+            "profile, or run the same command again here."
+        )
+    return {"device_name": first.name, "gpu_uuid": first.uuid, "driver": gpu.driver_version()}
+
+
+def _libraries() -> dict[str, Any]:
+    import importlib.metadata
+
+    import torch
+
+    from apexbench.machine.apex import apex_status
+
+    try:
+        triton = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        triton = None
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
+        "triton": triton,
+        "apex": apex_status().to_dict(),
+    }
