@@ -9,8 +9,9 @@ the decay multiplied by the learning rate as every framework does), at step t = 
 The tolerance is a running error bound (Higham, Accuracy and Stability of Numerical Algorithms,
 section 3.3), carried element by element beside the reference: every stored result may be off by its
 unit roundoff u of the dtype it is stored in (and half the smallest subnormal), m and v are stored
-twice a step, the denominator's chain rounds four times, p three times, and the bias corrections
-1 - β^t may be taken in float32, where they lose 2^-24 / (1 - β^t).
+up to three times a step, the denominator's chain rounds four times, p three times. The bias
+corrections 1 - β^t may be taken in float32 with β itself in float32, which loses a relative
+2^-24 · (1 / (1 - β) + 2 / (1 - β^t)).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 BOUND = (
     "running error bound on |p - p_float64| per element over all steps: u(dtype) x "
     "(3 roundings of p + 3 of m + 3 of v + 6 of the update) a step, propagated through the update, "
-    "+ 2^-24 / (1 - beta^t) for bias corrections in float32"
+    "+ 2^-24 (1 / (1 - beta) + 2 / (1 - beta^t)) for bias corrections in float32"
 )
 
 FAULTS = (
@@ -112,8 +113,8 @@ def _one(
         if fault == "no bias correction":
             c1 = c2 = 1.0
         # Corrections in float32 shift m/c1 and v/c2 as an error of m and v would.
-        em = (dm + 2 * FLOAT32_ROUNDOFF / c1 * m.abs()) / c1
-        ev = (dv + 2 * FLOAT32_ROUNDOFF / c2 * v) / c2
+        em = (dm + FLOAT32_ROUNDOFF * (1 / (1 - beta1) + 2 / c1) * m.abs()) / c1
+        ev = (dv + FLOAT32_ROUNDOFF * (1 / (1 - beta2) + 2 / c2) * v) / c2
         mean, square = m / c1, v / c2
         root = square.sqrt()
         if fault == "eps inside the square root":
