@@ -157,7 +157,7 @@ def load(root: Path, overrides: Mapping[str, Any]) -> Plan:
     paths = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     if package not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([package, *paths])
-    os.environ.setdefault("APEXBENCH_RUN", uuid.uuid4().hex[:12])
+    os.environ.setdefault("APEXBENCH_RUN_ID", uuid.uuid4().hex[:12])
     return plan
 
 

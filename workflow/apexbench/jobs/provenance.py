@@ -57,7 +57,7 @@ def provenance(request: Request, torch_free: bool = False) -> dict[str, Any]:
     from apexbench.machine.host import cpu_model
 
     values: dict[str, Any] = {
-        "run": os.environ.get("APEXBENCH_RUN", ""),
+        "run": os.environ.get("APEXBENCH_RUN_ID", ""),
         "device": request.device,
         "node": socket.gethostname(),
         "config_hash": digest(request.text()),
