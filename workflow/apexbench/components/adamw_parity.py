@@ -1,12 +1,13 @@
-"""The gate of AdamW: many small tensors, twelve steps, each with its own learning rate and gradients.
+"""The gate of AdamW: small tensors, twelve steps, each with its own learning rate and gradients.
 
-Two kinds of check. *Bound*: no element may be further from float64 than the running error bound of
-:mod:`adamw_reference`; in float32 every planted fault breaks it by orders of magnitude. *Fault share*:
-in 16-bit dtypes rounding hides a fault in a single element, but not along the fault's own direction
-over all elements. With e the error and d what the fault would do to the parameters, the share
-|<e, d>| / <d, d> is 1 where the fault is present and near 0 where there is only rounding; 0.1 is
-allowed, a tenth of the fault. Where rounding after every single operation alone exceeds half of
-that, the fault is declared undetectable in this dtype.
+Two kinds of check. *Bound*: no element may be further from float64 than the running error bound
+of :mod:`adamw_reference`; in float32 every planted fault breaks it by orders of magnitude. *Fault
+share*: in 16-bit dtypes rounding hides a fault in a single element, but not along the fault's own
+direction over all elements. With e the error and d what the fault would do to the parameters, the
+share |<e, d>| / <d, d> is 1 where the fault is present and near 0 where there is only rounding; 0.1
+is allowed, a tenth of the fault. A fault is declared undetectable in a dtype where it moves no
+element by 10 × its bound and rounding after every single operation alone already has a share above
+half of what is allowed.
 """
 
 from __future__ import annotations
@@ -24,21 +25,23 @@ from apexbench.records import Check, Parity
 SETTINGS = Settings()
 SHARE = 0.1
 FORMULA = (
-    f"bound: {reference.BOUND}; fault share: |<e, d>| / <d, d> <= {SHARE} for e = p - p_float64 and "
-    "d what a planted fault does to p (1 where the fault is there)"
+    f"bound: {reference.BOUND}; fault share: |<e, d>| / <d, d> <= {SHARE} for e = p - p_float64 "
+    "and d what a planted fault does to p (1 where the fault is there)"
 )
 
 Tensors = list[torch.Tensor]
 
 
 def shapes(device: str) -> list[tuple[int, ...]]:
-    """Odd, tiny, unaligned and longer than a 64 Ki chunk; on a GPU more than one launch can hold."""
+    """Odd, tiny, unaligned, longer than a 64 Ki chunk; on a GPU more than one launch can hold."""
     mixed: list[tuple[int, ...]] = [(257, 300), (1,), (7,), (33, 65), (1000,), (513,)]
-    return mixed + [(5 + number,) for number in range(120)] + [(129, 65)] if device == "cuda" else mixed
+    if device == "cuda":
+        mixed += [*((5 + number,) for number in range(120)), (129, 65)]
+    return mixed
 
 
 def inputs(dtype: torch.dtype, device: str, seed: int) -> tuple[Tensors, list[Tensors]]:
-    """p ~ 0.1 N(0, 1), and for every step signed g with |g| log-uniform in 1e-4 … 1, in ``dtype``."""
+    """p ~ 0.1 N(0, 1), and for every step signed g, |g| log-uniform in 1e-4 … 1, in ``dtype``."""
     generator = torch.Generator().manual_seed(seed)
     size = shapes(device)
     params = [(0.1 * torch.randn(shape, generator=generator)).to(dtype) for shape in size]

@@ -34,7 +34,7 @@ FAULTS = (
     "eps inside the square root",
     "dropped gradient",
 )
-"""What the gate must see: each must move some element 10 × its bound, or be declared undetectable."""
+"""What the gate must see: each is shown to move the result by 10 × the tolerance."""
 
 FLOAT32_ROUNDOFF = 2.0**-24
 

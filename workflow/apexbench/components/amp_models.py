@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 from apexbench.errors import UserError
 
@@ -34,9 +34,10 @@ class Block(nn.Module):
         """(batch, sequence, WIDTH) to the same shape."""
         heads = self.qkv(self.norm1(x)).unflatten(-1, (3, HEADS, -1)).transpose(1, 3)
         q, k, v = heads.unbind(2)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        y: torch.Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
+        return y
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ def _block_batch(size: int, generator: torch.Generator) -> Batch:
 
 
 MODELS = {
-    "mlp": Model(_mlp, _mlp_batch, F.cross_entropy, 3),
-    "transformer_block": Model(Block, _block_batch, F.mse_loss, 6),
+    "mlp": Model(_mlp, _mlp_batch, functional.cross_entropy, 3),
+    "transformer_block": Model(Block, _block_batch, functional.mse_loss, 6),
 }
 
 

@@ -1,4 +1,4 @@
-"""How an optimizer's update becomes one call: eager, compiled or captured, with a GradScaler or not."""
+"""An optimizer's update as one call: eager, compiled or captured, with a GradScaler or not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 SCALE = 2.0**10
-"""The loss scale: a power of two, so that unscaling is exact, small enough for float16 gradients."""
+"""The loss scale: a power of two, so that unscaling is exact; float16 gradients can hold it."""
 
 
 class Compiled:
@@ -47,8 +47,8 @@ class Update:
 
     With a scaler a call is the unscaling and inf check, the step, and the scale's update. Gradients
     must exist when an Update is built. ``synchronises`` is True where GradScaler reads its inf
-    check on the host: for every optimizer that cannot take the scale on the device, which is all but
-    torch's fused and Apex's capturable ones.
+    check on the host: for every optimizer that cannot take the scale on the device, which is all
+    but torch's fused and Apex's capturable ones.
     """
 
     def __init__(self, built: Any, scaler: torch.amp.GradScaler | None):
@@ -86,7 +86,7 @@ class Update:
     def _capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """Warm up and capture at lr 0, which moves no parameter; then forget what the state saw."""
         set_lr(self.optimizer, 0.0)
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):
