@@ -16,6 +16,7 @@ WIDTH, CLASSES = 256, 10
 HEADS, SEQUENCE = 4, 128
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Block(nn.Module):
@@ -46,7 +47,7 @@ class Model:
 
     module: Callable[[], nn.Module]
     batch: Callable[[int, torch.Generator], Batch]
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    loss: Loss
     depth: int
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from apexbench.components.amp_models import Batch, model
+from apexbench.components.amp_models import Batch, Loss, model
 from apexbench.components.component import Case, Implementation
 from apexbench.errors import UserError
 from apexbench.measuring.arms import Arm, Diverged, Unsupported, Workload
@@ -32,8 +32,8 @@ LEARN_LR, LEARN_STEPS = 1e-3, 20
 ROUNDOFF = {"float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 FORMULA = (
     "loss: |loss - loss_float64| / |loss_float64| <= 2 S u; gradients: Frobenius norm of the error "
-    "over that of the float64 gradient <= 2 S u + sqrt(S u / 4); S = 4 x depth, u the unit roundoff "
-    "of the matrix products' inputs"
+    "over that of the float64 gradient <= 2 S u + sqrt(S u / 4); S = 4 x depth, u the unit "
+    "roundoff of the matrix products' inputs"
 )
 
 
@@ -54,7 +54,7 @@ def label(case: Case) -> str:
 class Training:
     """A model, its optimizer and its scaler, in one precision."""
 
-    def __init__(self, recipe: Recipe, module: torch.nn.Module, loss: Any, device: str, lr: float):
+    def __init__(self, recipe: Recipe, module: torch.nn.Module, loss: Loss, device: str, lr: float):
         self.recipe, self.module, self.loss, self.device = recipe, module, loss, device
         self.optimizer = torch.optim.AdamW(module.parameters(), lr=lr, weight_decay=WEIGHT_DECAY)
         self.scaler = torch.amp.GradScaler(device) if recipe.grad_scaler else None
@@ -75,16 +75,16 @@ class Training:
         with torch.autocast(self.device, self.dtype) if self.dtype else contextlib.nullcontext():
             out = self.module(x)
             # The loss is taken in float32, to which autocast itself would bring it.
-            loss: torch.Tensor = self.loss(out.float(), y)
+            loss = self.loss(out.float(), y)
         if self.recipe.opt_level is not None:
             from apex import amp
 
             with amp.scale_loss(loss, self.optimizer) as scaled:
                 scaled.backward()
         elif self.scaler is not None:
-            self.scaler.scale(loss).backward()
+            torch.autograd.backward(self.scaler.scale(loss))
         else:
-            loss.backward()
+            torch.autograd.backward(loss)
         return loss.detach()
 
     def step(self, batch: Batch) -> torch.Tensor:

@@ -93,7 +93,7 @@ class MatMul(Load):
         self.shape = SHAPES[device][0]
         for shape in SHAPES[device]:
             self._allocate(shape, generator)
-            with precision(tf32):
+            with Precision(tf32):
                 seconds = seconds_of(self, device)
             rate = math.prod(shape) / seconds
             if rate > best:
@@ -121,7 +121,7 @@ class MatMul(Load):
         eps is the output dtype's (TF32: 2^-10, to which its inputs round); a float16 product on the
         CPU may accumulate in float16, all others in float32.
         """
-        with precision(self.tf32):
+        with Precision(self.tf32):
             self.launch()
         expected = self.left[:CHECKED_ROWS].double() @ self.right.double()
         k = self.shape[2]
@@ -133,7 +133,7 @@ class MatMul(Load):
         return Check("C", error if math.isfinite(error) else None, limit)
 
 
-class precision:  # noqa: N801 (a context manager, named as torch names its own)
+class Precision:
     """TF32 on or off for float32 products, put back at exit."""
 
     def __init__(self, tf32: bool):
@@ -152,7 +152,7 @@ class CeilingArm(Arm):
 
     def __init__(self, load: Load, workload: CeilingWorkload):
         self.load, self.workload, self.device = load, workload, workload.device
-        self.precision = precision(load.tf32)
+        self.precision = Precision(load.tf32)
         with self.precision:
             seconds = seconds_of(load, self.device)
         self.launches = max(1, math.ceil(WINDOW_S[self.device] / seconds))
