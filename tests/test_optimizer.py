@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+
 from apexbench.components import adamw_parity, models, names
 from apexbench.components.optimizer import component
 from apexbench.components.optimizer_steps import SCALE, Update, set_lr
@@ -34,7 +35,7 @@ def test_published_sizes(model: str, tensors: int, elements: int) -> None:
 
 
 def test_unknown_model_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="gpt3-124M.*gpt2-124M"):
+    with pytest.raises(UserError, match=r"gpt3-124M.*gpt2-124M"):
         models.parameter_shapes("gpt3-124M")
 
 
@@ -111,8 +112,7 @@ def test_values_stay_sane_over_many_timed_steps(name: str, dtype: str) -> None:
     details = workload.details(arm)
     assert details["steps"] == 200
     moved = max(
-        float((p.detach() - b).abs().max())
-        for p, b in zip(workload.params, before, strict=True)
+        float((p.detach() - b).abs().max()) for p, b in zip(workload.params, before, strict=True)
     )
     assert moved < 0.1
     if dtype == "float32":

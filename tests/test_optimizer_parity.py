@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from apexbench.components import adamw_parity as gate
 from apexbench.components import adamw_reference as reference
 from apexbench.components.adamw_reference import FAULTS, Settings

@@ -126,7 +126,9 @@ def compare(ends: Tensors, right: Yardstick) -> list[Check]:
     for fault, planted in right.planted.items():
         if fault not in right.undetectable:
             share = fault_share(ends, right.truth.params, planted)
-            checks.append(Check(f"share of: {fault}", share if math.isfinite(share) else None, SHARE))
+            checks.append(
+                Check(f"share of: {fault}", share if math.isfinite(share) else None, SHARE)
+            )
     return checks
 
 

@@ -63,7 +63,8 @@ class Update:
             device = self.optimizer.param_groups[0]["params"][0].device
             scaler.scale(torch.ones((), device=device))
             self._scaler_state = {**scaler.state_dict(), "scale": SCALE, "_growth_tracker": 0}
-            warnings.filterwarnings("ignore", message=".*GradScaler.*grad_scaler.*keyword argument")
+            # Said at every step of an optimizer with Apex's signature: not part of the step.
+            warnings.filterwarnings("ignore", "GradScaler is going to stop passing itself")
         self._run = self._scaled if scaler is not None else self.optimizer.step
         if isinstance(built, Captured):
             self._run = self._capture(self._run)
