@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import socket
@@ -10,6 +11,7 @@ from typing import Any
 import apexbench
 from apexbench.errors import UserError
 from apexbench.jobs.request import Request
+from apexbench.records import digest
 from apexbench.measuring.sampler import Settings
 
 
@@ -20,8 +22,8 @@ def settings(request: Request) -> Settings:
         case_seconds=measuring["case_seconds"],
         pilot_rounds=measuring["pilot_rounds"],
         confidence=measuring["confidence"],
-        margin=measuring.get("margin"),
-        retries=measuring["retries"],
+        margin=measuring["margin"],
+        retries=measuring["throttle_retries"],
     )
 
 
@@ -38,12 +40,11 @@ def provenance(request: Request, torch_free: bool = False) -> dict[str, Any]:
     from apexbench.machine.environment import cpu_name, source_version
 
     values: dict[str, Any] = {
-        "run": request.run,
+        "run": os.environ.get("APEXBENCH_RUN", ""),
         "device": request.device,
         "node": socket.gethostname(),
-        "preset": request.preset,
-        "config_hash": request.config_hash,
-        "runtime": request.runtime,
+        "config_hash": digest(request.text()),
+        "runtime": os.environ.get("APEXBENCH_RUNTIME", "native"),
         "image": request.image,
         "apexbench": apexbench.__version__,
         "source": source_version(),
@@ -76,7 +77,7 @@ def _gpu(request: Request) -> dict[str, Any]:
             "where nvidia-smi lists one."
         )
     first = visible[0]
-    wanted = request.environment.get("gpu")
+    wanted = request.gpu_model or request.environment.get("gpus")
     if wanted and first.name not in str(wanted):
         raise UserError(
             f"the run was planned for {wanted} but this process has {first.name}: state the GPU model in the "

@@ -10,6 +10,8 @@ from apexbench import records
 from apexbench.errors import UserError
 
 PACKAGE = Path(__file__).parents[1]
+PARTS = ("layer_norm", "rms_norm", "optimizer")
+"""Components whose implementations the Transformer is made of."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,7 @@ class Request:
     cases: list[dict[str, Any]] = field(default_factory=list)
     implementations: list[str] | None = None
     processes: tuple[int, ...] = (0,)
-    preset: str = "quick"
-    run: str = ""
-    config_hash: str = ""
-    runtime: str = "native"
+    gpu_model: str | None = None
     image: str | None = None
 
     @classmethod
@@ -62,9 +61,10 @@ class Request:
         """The cases, in order."""
         if self.grid is None:
             return list(self.cases)
-        from apexbench.config.grids import expand
+        from apexbench.config import grids, schema
 
-        return expand(self.component, self.grid)
+        axes = schema.axes(schema.component(self.component))
+        return grids.expand(f"components.{self.component}", self.grid, axes)
 
     def tasks(self) -> list[Task]:
         """Every record to be had, process by process."""
@@ -76,7 +76,8 @@ class Request:
             "seed": self.seed,
             "device": self.device,
             "implementations": self.implementations,
-            "measuring": {k: v for k, v in self.measuring.items() if k != "processes"},
+            "measuring": self.measuring,
+            "image": self.image,
             "schema": records.SCHEMA_VERSION,
         }
         return [
@@ -90,9 +91,8 @@ def sources(component: str) -> list[Path]:
     """The files that a component's measurements depend on; also the inputs of its rule."""
     measuring = sorted((PACKAGE / "measuring").glob("*.py"))
     if component == "transformer":
-        own = sorted((PACKAGE / "transformer").glob("*.py")) + [
-            PACKAGE / "components" / f"{name}.py" for name in ("layer_norm", "rms_norm", "optimizer")
-        ]
+        parts = {path for name in PARTS for path in own_sources(name)}
+        own = sorted((PACKAGE / "transformer").glob("*.py")) + sorted(parts)
     else:
         own = own_sources(component)
     return measuring + [path for path in own if path.exists()]

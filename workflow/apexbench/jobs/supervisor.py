@@ -61,8 +61,7 @@ def run(request: Request, out: Path, log: Path, progress: Progress | None = None
     job.seconds["total"] = time.time() - begin
     index = {
         "component": request.component,
-        "preset": request.preset,
-        "run": request.run,
+        "run": os.environ.get("APEXBENCH_RUN"),
         "started": started,
         "finished": time.time(),
         "seconds": {name: round(value, 3) for name, value in job.seconds.items()},

@@ -212,21 +212,21 @@ def _bring_up(entry: Implementation, workload: Workload, context: Context, runni
     try:
         before = _allocated(context.device)
         graphs = evidence.graphs_compiled() if entry.role == "compiled" else 0
+        with _stopwatch(running.seconds, "compile"):
+            context.beat.write("compile", entry.name, context.limit_seconds)
+            arm = running.arms[entry.name] = workload.arm(entry)
+            first = evidence.warm(arm, context.timer)
         with _stopwatch(running.seconds, "parity"):
             context.beat.write("parity", entry.name, context.limit_seconds)
-            arm = running.arms[entry.name] = workload.arm(entry)
             cell.parity = workload.check(arm)
+        if entry.role == "compiled":
+            cell.compile_seconds = round(first, 3)
+            cell.recompiles = max(0, evidence.graphs_compiled() - graphs - 1)
         if not cell.parity.passed:
             cell.status, cell.reason = "parity_failed", verdicts.parity_failure(cell.parity)
             cell.remedy = "no speed is shown for a wrong result: report it to the implementation's authors"
             running.arms.pop(entry.name).close()
             return
-        with _stopwatch(running.seconds, "compile"):
-            context.beat.write("compile", entry.name, context.limit_seconds)
-            first = evidence.warm(arm, context.timer)
-        if entry.role == "compiled":
-            cell.compile_seconds = round(first, 3)
-            cell.recompiles = max(0, evidence.graphs_compiled() - graphs - 1)
         with _stopwatch(running.seconds, "evidence"):
             context.beat.write("evidence", entry.name, context.limit_seconds)
             cell.kernels = evidence.kernel_names(arm) if context.device == "cuda" else []

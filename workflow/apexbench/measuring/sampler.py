@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from apexbench.measuring import statistics
+from apexbench.measuring import statistics, stopping
 from apexbench.measuring.arms import Arm, Workload
 from apexbench.measuring.timers import HostBound, Timer
 
@@ -23,7 +23,6 @@ TICKS = 100
 NULL_WINDOWS = 20
 MOST_CALLS = 1000
 BUFFER_LIMIT = 4 * 2**30
-PILOT_BLOCK = 5
 
 
 @dataclass
@@ -33,7 +32,7 @@ class Settings:
     case_seconds: float = 3.0
     pilot_rounds: int = 30
     confidence: float = 0.99
-    margin: float | None = None
+    margin: float = statistics.MARGIN
     retries: int = 3
 
 
@@ -110,24 +109,18 @@ class Sampler:
         samples = Samples(quantity, calls, {}, [], 0, "target", tick, null, dropped=dropped)
         if not live:
             return samples
-        pilot_begin = time.perf_counter()
-        pilot = self._rounds(samples, live, self._labels(self.settings.pilot_rounds, PILOT_BLOCK))
-        rounds = len(pilot.blocks)
-        seconds = (time.perf_counter() - pilot_begin) / max(rounds, 1)
-        budget = budget_seconds - (time.perf_counter() - begin)
-        if not live:
-            return pilot
-        plan = statistics.plan(self._targets(pilot), self.settings.confidence, seconds, budget)
-        final = self._rounds(
-            samples, live, [block for block in range(plan.blocks) for _ in range(plan.rounds_per_block)]
+        outcome = stopping.run(
+            lambda labels, stop_at: self._rounds(samples, live, labels, stop_at),
+            self._paired,
+            lambda taken: len(taken.blocks),
+            self.settings.confidence,
+            self.settings.pilot_rounds,
+            budget_seconds - (time.perf_counter() - begin),
         )
-        final.pilot_rounds = rounds
-        final.stop = "target" if plan.reaches_target else "budget"
+        final = outcome.samples
+        final.pilot_rounds, final.stop = outcome.pilot_rounds, outcome.stop
         final.window_seconds = self.window_ns / 1e9
         return final
-
-    def _labels(self, rounds: int, length: int) -> list[int]:
-        return [index // length for index in range(rounds)]
 
     def _size(self, quantity: str, tick: int, null: int) -> tuple[list[str], dict[str, str], dict[str, int]]:
         """Calls per window, the same for all arms, from a few windows of one call each."""
@@ -163,8 +156,13 @@ class Sampler:
         self.window_ns += length
         return length
 
-    def _rounds(self, samples: Samples, live: list[str], labels: list[int]) -> Samples:
-        """Take the rounds of ``labels``; a block disturbed by hardware throttling is taken again."""
+    def _rounds(
+        self, samples: Samples, live: list[str], labels: list[int], stop_at: float = math.inf
+    ) -> Samples:
+        """Take the rounds of ``labels``; a block disturbed by hardware throttling is taken again.
+
+        The pilot gives ``stop_at``: past half the budget it ends after two blocks at the least.
+        """
         result = Samples(
             samples.quantity, dict(samples.calls), {name: [] for name in live}, [], 0, "target",
             samples.tick_ns, samples.null_window_ns, {name: [] for name in live}, dropped=samples.dropped,
@@ -185,7 +183,7 @@ class Sampler:
                 result.times[name].extend(taken[name])
             result.blocks.extend([block] * length)
             result.state.append(state)
-            if not live:
+            if not live or (block > 0 and time.perf_counter() > stop_at):
                 break
         for name in set(result.times) - set(live):
             del result.times[name]
@@ -213,13 +211,14 @@ class Sampler:
                 break
         return taken
 
-    def _targets(self, pilot: Samples) -> list[tuple[Any, Any, float]]:
+    def _paired(self, samples: Samples) -> list[stopping.Paired]:
         """Paired log ratios, blocks and the wanted half-width (m/2) of every comparison."""
-        labels = np.asarray(pilot.blocks)
-        targets = []
+        labels = np.asarray(samples.blocks)
+        found = []
         for candidate, baseline in self.pairs:
-            if candidate in pilot.times and baseline in pilot.times:
-                slow, fast = pilot.per_call(baseline), pilot.per_call(candidate)
-                margin = self.settings.margin or statistics.margin_for(float(np.median(slow)))
-                targets.append((np.log(slow) - np.log(fast), labels, margin / 2))
-        return targets
+            if candidate in samples.times and baseline in samples.times:
+                slow, fast = samples.per_call(baseline), samples.per_call(candidate)
+                shortest = min(float(np.median(slow)), float(np.median(fast)))
+                margin = statistics.margin_for(shortest, self.settings.margin)
+                found.append(stopping.Paired(np.log(slow) - np.log(fast), labels, margin / 2))
+        return found

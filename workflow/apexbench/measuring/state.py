@@ -16,14 +16,23 @@ class StateProbe:
         """Clocks (MHz), temperature (°C), power (W), throttle reasons, foreign processes."""
         if self.gpu_uuid is None:
             return {"load_average": round(os.getloadavg()[0], 2)}
-        from apexbench.machine.gpu import gpu_state
+        from apexbench.machine.gpu_state import gpu_state
 
-        return gpu_state(self.gpu_uuid, own_pids={os.getpid()})
+        reading = gpu_state(self.gpu_uuid)
+        return {
+            "sm_clock_mhz": reading.sm_clock_mhz,
+            "memory_clock_mhz": reading.memory_clock_mhz,
+            "temperature_c": reading.temperature_c,
+            "power_w": reading.power_w,
+            "hardware_throttle": reading.throttle_hardware,
+            "software_throttle": reading.throttle_software,
+            "foreign_processes": reading.foreign_processes,
+        }
 
     def clock(self) -> int | None:
         """SM clock in MHz."""
         if self.gpu_uuid is None:
             return None
-        from apexbench.machine.gpu import sm_clock
+        from apexbench.machine.gpu_state import gpu_state
 
-        return sm_clock(self.gpu_uuid)
+        return gpu_state(self.gpu_uuid).sm_clock_mhz

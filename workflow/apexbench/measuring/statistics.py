@@ -21,9 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 MARGIN = 0.01
-MARGIN_SHORT = 0.02
+SHORT_FACTOR = 2
 SHORT_NS = 30_000
-BLOCKS = 20
 TRIM = 0.1
 
 Array = NDArray[np.float64]
@@ -43,9 +42,9 @@ class Interval:
         return (self.high - self.low) / 2
 
 
-def margin_for(value_ns: float) -> float:
-    """The equivalence margin m: 1 %, and 2 % for calls shorter than 30 µs."""
-    return MARGIN_SHORT if value_ns < SHORT_NS else MARGIN
+def margin_for(value_ns: float, margin: float = MARGIN) -> float:
+    """The equivalence margin m, twice as wide for calls shorter than 30 µs."""
+    return SHORT_FACTOR * margin if value_ns < SHORT_NS else margin
 
 
 def interquartile_mean(values: ArrayLike) -> float:
@@ -58,13 +57,15 @@ def interquartile_mean(values: ArrayLike) -> float:
 
 
 def trimmed_t(values: ArrayLike, confidence: float) -> Interval:
-    """Trimmed mean of independent values with its Student-t interval.
+    """Trimmed mean of values in order of time, with its Student-t interval.
 
     A tenth is trimmed from each end (at least one value from ten values on); the standard error is
     s_w / ((1 - 2g/n) sqrt(n)) with the winsorised standard deviation s_w and n - 2g - 1 degrees of
-    freedom. Raises ValueError below two values.
+    freedom. Where neighbours resemble each other it grows by sqrt((1 + r) / (1 - r)), r the lag-one
+    autocorrelation (the variance of the mean of an AR(1) series). Raises ValueError below two values.
     """
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    series = np.asarray(values, dtype=np.float64)
+    ordered = np.sort(series)
     size = ordered.size
     if size < 2:
         raise ValueError("an interval needs at least two blocks")
@@ -72,9 +73,23 @@ def trimmed_t(values: ArrayLike, confidence: float) -> Interval:
     middle = ordered[cut : size - cut]
     winsorised = np.clip(ordered, middle[0], middle[-1])
     error = winsorised.std(ddof=1) / ((1 - 2 * cut / size) * math.sqrt(size))
+    error *= _autocorrelation_factor(np.clip(series, middle[0], middle[-1]))
     reach = float(stats.t.ppf((1 + confidence) / 2, size - 2 * cut - 1)) * float(error)
     centre = float(middle.mean())
     return Interval(centre, centre - reach, centre + reach)
+
+
+def _autocorrelation_factor(series: Array) -> float:
+    """sqrt((1 + r) / (1 - r)) for a lag-one autocorrelation r above 0, up to 0.8; else 1."""
+    if series.size < 8:
+        return 1.0
+    centred = series - series.mean()
+    total = float(centred @ centred)
+    if total == 0:
+        return 1.0
+    estimate = float(centred[:-1] @ centred[1:]) / total
+    unbiased = min(0.8, (estimate + 1 / series.size) / (1 - 4 / series.size))
+    return math.sqrt((1 + unbiased) / (1 - unbiased)) if unbiased > 0 else 1.0
 
 
 def block_values(samples: Array, blocks: ArrayLike) -> Array:
@@ -101,12 +116,12 @@ def log_ratio(
 
 
 def location(samples: ArrayLike, blocks: ArrayLike, confidence: float, tick: float = 0) -> Interval:
-    """The median of the samples, with the interval of their block medians around it."""
+    """The median of the samples, with the interval of their block values, both on log times."""
     times = np.asarray(samples, dtype=np.float64)
     value = float(np.median(times))
-    reach = trimmed_t(block_values(times, blocks), confidence).half_width
-    reach = max(reach, tick / 2)
-    return Interval(value, max(value - reach, value * 1e-3), value + reach)
+    reach = trimmed_t(block_values(np.log(times), blocks), confidence).half_width
+    reach = max(reach, tick / value / 2)
+    return Interval(value, value * math.exp(-reach), value * math.exp(reach))
 
 
 def verdict(low: float, high: float, margin: float) -> str:
@@ -136,64 +151,3 @@ def strongest(intervals: list[Interval]) -> Interval:
 def member_confidence(confidence: float, members: int) -> float:
     """The confidence of each of ``members`` intervals so that all hold together (Bonferroni)."""
     return 1 - (1 - confidence) / max(members, 1)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How many rounds to sample: ``blocks`` blocks of ``rounds_per_block`` rounds."""
-
-    blocks: int
-    rounds_per_block: int
-    reaches_target: bool
-
-    @property
-    def rounds(self) -> int:
-        """All rounds after the pilot."""
-        return self.blocks * self.rounds_per_block
-
-
-def plan(
-    pilot: list[tuple[Array, NDArray[np.int_], float]],
-    confidence: float,
-    round_seconds: float,
-    budget_seconds: float,
-    largest_block: int = 400,
-) -> Plan:
-    """Fix the number of rounds from the pilot; its samples are then thrown away.
-
-    ``pilot`` holds, for every comparison, the paired log ratios, their block labels and the
-    half-width wanted. The variance of a block's value is split into a part within blocks, which
-    falls with the rounds in a block, and one between blocks, which only more blocks reduce.
-    """
-    blocks, rounds = BLOCKS, 1
-    for ratios, labels, target in pilot:
-        within, between, length = _variances(ratios, labels)
-        reach = float(stats.t.ppf((1 + confidence) / 2, 0.8 * BLOCKS - 1)) * 1.3
-        most = (target / reach) ** 2
-        if between > 0.5 * most * blocks:
-            blocks = min(3 * BLOCKS, max(blocks, math.ceil(2 * between / most)))
-        left = max(most * blocks - between, 0.25 * most * blocks)
-        rounds = max(rounds, math.ceil(within / left))
-    rounds = min(rounds, largest_block)
-    affordable = max(int(budget_seconds / max(round_seconds, 1e-9)), 8)
-    if blocks * rounds <= affordable:
-        return Plan(blocks, rounds, True)
-    blocks = min(BLOCKS, affordable)
-    return Plan(blocks, max(1, affordable // blocks), False)
-
-
-def _variances(ratios: Array, labels: NDArray[np.int_]) -> tuple[float, float, int]:
-    """Robust variance of one round within its block, variance between blocks, rounds a block."""
-    names = np.unique(labels)
-    length = max(1, ratios.size // names.size)
-    values = block_values(ratios, labels)
-    centred = np.concatenate(
-        [ratios[labels == name] - centre for name, centre in zip(names, values, strict=True)]
-    )
-    low, high = np.percentile(centred, [25, 75])
-    within = ((high - low) / 1.349) ** 2 * 1.2
-    within = max(within, float(np.var(centred)) * 0.1)
-    between = 0.0
-    if names.size > 2:
-        between = max(0.0, float(np.var(values, ddof=1)) - within / length)
-    return float(within), between, length

@@ -103,7 +103,7 @@ def _comparison(
         ]
     )
     shortest = min(float(np.median(samples.per_call(name))) for name in (candidate, *members))
-    margin = settings.margin or statistics.margin_for(shortest)
+    margin = statistics.margin_for(shortest, settings.margin)
     low, high = math.exp(interval.low), math.exp(interval.high)
     return Comparison(
         quantity=quantity,
