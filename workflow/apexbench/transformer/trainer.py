@@ -1,0 +1,238 @@
+"""One training step of one recipe, as the arm that the sampler times."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from apexbench.measuring.arms import Arm, Diverged, Unsupported
+from apexbench.transformer import pieces, precision
+from apexbench.transformer.batches import Batches
+from apexbench.transformer.model import Transformer
+from apexbench.transformer.models import ModelConfig
+from apexbench.transformer.recipe import Recipe
+
+WARMUP_STEPS = 20
+SKIPPED_IN_A_ROW = 25
+CAPTURE_WARMUP = 3
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all recipes of a case train on: sizes, first weights, batches, device."""
+
+    config: ModelConfig
+    weights: dict[str, Tensor]
+    batches: Batches
+    device: str
+
+
+def learning_rate(step: int, peak: float) -> float:
+    """Linear warm-up, then inverse square root: it changes at every step and needs no horizon.
+
+    Vaswani et al., arXiv:1706.03762, section 5.3.
+    """
+    done = step + 1
+    return peak * min(done / WARMUP_STEPS, math.sqrt(WARMUP_STEPS / done))
+
+
+class TrainingArm(Arm):
+    """Trains its own copy of the model: forward, loss, backward, optimizer step, zero_grad.
+
+    Losses, scales and skipped steps are read from the device between windows only. Raises
+    Unsupported where the recipe cannot run here; ``finish`` raises Diverged on a loss that is not
+    finite, or when GradScaler skips ``SKIPPED_IN_A_ROW`` steps in a row.
+    """
+
+    def __init__(self, recipe: Recipe, shared: Shared):
+        if (unmet := precision.missing(recipe.precision, shared.device)) is not None:
+            raise Unsupported(*unmet)
+        if recipe.cudagraph and recipe.precision == "fp16":
+            raise Unsupported(
+                "GradScaler decides on the host whether to step, which a CUDA graph cannot capture",
+                "use bf16",
+            )
+        self.recipe, self.shared, self.device = recipe, shared, shared.device
+        self.model = self._model()
+        self.forward = torch.compile(self.model, dynamic=False) if recipe.compile else self.model
+        self.optimizer = pieces.optimizer(
+            recipe.optimizer, self.model.parameters(), shared.config.learning_rate, recipe.cudagraph
+        )
+        self.scaler = torch.amp.GradScaler(shared.device) if recipe.precision == "fp16" else None
+        self.synchronises = self.scaler is not None
+        self.steps = self.skipped_steps = self.skipped_in_a_row = 0
+        self.losses: list[float] = []
+        self.scales: list[tuple[int, float]] = []
+        self.compile_seconds: float | None = None
+        self._graph: CapturedStep | None = None
+        self._pending: list[tuple[Tensor, Tensor | None]] = []
+        self._window: list[tuple[Tensor, float]] = []
+
+    def _model(self) -> Transformer:
+        dtype = str(precision.MATMUL[self.recipe.precision]).removeprefix("torch.")
+        config = self.shared.config
+        with torch.device(self.device):
+            model = Transformer(config, pieces.norm_factory(config, self.recipe.norm, dtype))
+        model.load_state_dict(self.shared.weights)
+        return model
+
+    def prepare(self, calls: int) -> None:
+        precision.set_tf32(self.recipe.precision == "tf32")
+        if self.recipe.cudagraph and self._graph is None:
+            self._capture()
+        peak, first = self.shared.config.learning_rate, self.steps
+        self._window = [
+            (self.shared.batches.train(step), learning_rate(step, peak))
+            for step in range(first, first + calls)
+        ]
+
+    def call(self, index: int) -> None:
+        batch, rate = self._window[index]
+        if self._graph is not None:
+            self._pending.append((self._graph.replay(batch, rate), None))
+        else:
+            self._pending.append(self._step(batch, rate))
+
+    def loss(self, batch: Tensor) -> Tensor:
+        """Forward in the recipe's precision, compiled where the recipe is."""
+        with precision.autocast(self.recipe.precision, self.device):
+            return self.forward(batch[0], batch[1])
+
+    def _step(self, batch: Tensor, rate: float) -> tuple[Tensor, Tensor | None]:
+        """One step without a graph: the loss, and GradScaler's inf flag where there is one."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        return self._update(batch)
+
+    def _update(self, batch: Tensor) -> tuple[Tensor, Tensor | None]:
+        loss = self.loss(batch)
+        skipped = None
+        if self.scaler is None:
+            loss.backward()
+            self.optimizer.step()
+        else:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            skipped = found_inf(self.scaler, self.optimizer)
+            self.scaler.update()
+        self.optimizer.zero_grad()  # sets to None everywhere; Apex's takes no set_to_none
+        return loss.detach(), skipped
+
+    def _capture(self) -> None:
+        begin = time.perf_counter()
+        self._graph = CapturedStep(self)
+        self.compile_seconds = (self.compile_seconds or 0.0) + time.perf_counter() - begin
+        self.finish()
+
+    def finish(self) -> None:
+        pending, self._pending, self._window = self._pending, [], []
+        if not pending:
+            return
+        losses = torch.stack([loss for loss, _ in pending]).tolist()
+        skipped = [flag for _, flag in pending if flag is not None]
+        flags = torch.stack(skipped).flatten().tolist() if skipped else [0.0] * len(losses)
+        scale = self._scale()
+        for loss, flag in zip(losses, flags, strict=True):
+            if not math.isfinite(loss):
+                at = "" if scale is None else f", at a loss scale of {scale:g}"
+                raise Diverged(f"the loss is {loss} at step {self.steps}{at}")
+            self.losses.append(loss)
+            self.steps += 1
+            self.skipped_steps += flag > 0
+            self.skipped_in_a_row = self.skipped_in_a_row + 1 if flag > 0 else 0
+        if scale is not None and (not self.scales or self.scales[-1][1] != scale):
+            self.scales.append((self.steps, scale))
+        if self.skipped_in_a_row >= SKIPPED_IN_A_ROW:
+            history = ", ".join(f"{value:g} at step {step}" for step, value in self.scales[-8:])
+            raise Diverged(
+                f"GradScaler skipped {self.skipped_in_a_row} steps in a row until step "
+                f"{self.steps}; its scale was {history}"
+            )
+
+    def _scale(self) -> float | None:
+        return None if self.scaler is None else float(self.scaler.get_scale())
+
+    def train_to(self, steps: int) -> None:
+        """Train on until ``steps`` steps are done in all."""
+        while self.steps < steps:
+            calls = min(SKIPPED_IN_A_ROW, steps - self.steps)
+            self.prepare(calls)
+            for index in range(min(calls, len(self._window))):
+                self.call(index)
+            self.finish()
+
+    @torch.no_grad()
+    def evaluate(self, batches: Tensor) -> float:
+        """Mean loss in nats a token over (n, 2, B, T), in the recipe's precision, never compiled."""
+        precision.set_tf32(self.recipe.precision == "tf32")
+        with precision.autocast(self.recipe.precision, self.device):
+            losses = [self.model(batch[0], batch[1]).double() for batch in batches]
+        return float(torch.stack(losses).mean())
+
+    def gradients(self, batch: Tensor) -> tuple[float, list[Tensor]]:
+        """Loss and unscaled gradients of one batch; leaves no gradient and no step behind."""
+        precision.set_tf32(self.recipe.precision == "tf32")
+        begin = time.perf_counter()
+        scale = 1.0 if self.scaler is None else float(self.scaler.get_scale())
+        while True:
+            loss = self.loss(batch)
+            gradients = torch.autograd.grad(loss * scale, list(self.model.parameters()))
+            finite = all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+            if finite or scale <= 1.0:
+                break
+            scale /= 2
+        if self.recipe.compile:
+            self.compile_seconds = time.perf_counter() - begin
+        return float(loss.detach()), [gradient / scale for gradient in gradients]
+
+    def close(self) -> None:
+        self._graph = self._pending = self._window = None  # type: ignore[assignment]
+        self.model = self.forward = self.optimizer = self.scaler = None  # type: ignore[assignment]
+
+
+def found_inf(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> Tensor | None:
+    """The device flag by which GradScaler skipped this step, unread: reading it would synchronise.
+
+    It must be taken between ``step`` and ``update``, which forgets it.
+    """
+    flags: dict[Any, Tensor] = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+    return next(iter(flags.values()), None)
+
+
+class CapturedStep:
+    """A whole training step in one CUDA graph: only the batch and the learning rate come from outside.
+
+    Before the capture the arm trains ``CAPTURE_WARMUP`` ordinary steps on a side stream, as
+    PyTorch's notes on CUDA graphs ask; they count as steps.
+    """
+
+    def __init__(self, arm: TrainingArm):
+        self.batch = arm.shared.batches.train(0).clone()
+        self.rate = arm.optimizer.param_groups[0]["lr"]
+        peak = arm.shared.config.learning_rate
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for step in range(arm.steps, arm.steps + CAPTURE_WARMUP):
+                self._set(arm.shared.batches.train(step), learning_rate(step, peak))
+                arm._pending.append(arm._update(self.batch))
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.loss, _ = arm._update(self.batch)
+
+    def _set(self, batch: Tensor, rate: float) -> None:
+        self.batch.copy_(batch)
+        self.rate.fill_(rate)
+
+    def replay(self, batch: Tensor, rate: float) -> Tensor:
+        """One step; returns its loss, unread."""
+        self._set(batch, rate)
+        self.graph.replay()
+        return self.loss.clone()

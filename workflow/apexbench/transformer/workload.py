@@ -1,0 +1,193 @@
+"""The component ``transformer``: a case is a model, its implementations are recipes.
+
+Config of a case: ``model`` (a preset's name or a mapping), ``recipes`` (labels or names of sets),
+``loss_steps`` (training steps before the held-out loss; 0 for none), ``corpus`` (null or a path)
+and ``process`` (moves the seed, so that each process starts from other weights and other data).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from apexbench.components import requirements
+from apexbench.components.component import Case, Component, Implementation
+from apexbench.measuring.arms import Arm, Workload
+from apexbench.records import Check, Parity, Work
+from apexbench.transformer import pieces, precision, recipe
+from apexbench.transformer.batches import Batches
+from apexbench.transformer.corpus import corpus_for
+from apexbench.transformer.model import Transformer
+from apexbench.transformer.models import ModelConfig, model_config
+from apexbench.transformer.recipe import Recipe
+from apexbench.transformer.trainer import Shared, TrainingArm
+
+MOST_POINTS = 200
+PARITY_FORMULA = (
+    "|loss - ref| / ref and ‖gradient - ref‖ / ‖ref‖ of the first batch, against float64: "
+    "at most 4 sqrt(2 L + 2) eps(precision) + 8 sqrt(tokens) eps(float32)"
+)
+
+
+class TransformerWorkload(Workload):
+    """One model: all recipes share the first weights, the batches and their order."""
+
+    quantities: ClassVar[tuple[str, ...]] = ("step_time",)
+    cold_cache = False
+
+    def __init__(self, case: Case, device: str, seed: int):
+        self.config: ModelConfig = model_config(case["model"])
+        self.loss_steps = int(case.get("loss_steps") or 0)
+        self.device = device
+        seed += int(case.get("process") or 0)
+        self.corpus = corpus_for(case.get("corpus"), self.config)
+        self.batches = Batches(self.corpus, self.config, device, seed)
+        first = Transformer(self.config, pieces.norm_factory(self.config, "torch", "float32"))
+        first.initialise(seed)
+        self.shared = Shared(self.config, first.state_dict(), self.batches, device)
+        self.arms: list[TrainingArm] = []
+        self.work = Work(
+            None,
+            self.config.flops_per_token * self.config.tokens_per_step,
+            "6·N_matmul + " + ("6" if self.config.causal else "12") + "·L·d·T FLOPs a token",
+            reason="each recipe has the matmul ceiling of its own precision",
+        )
+
+    def arm(self, implementation: Implementation) -> TrainingArm:
+        arm = TrainingArm(implementation.build(self.config), self.shared)
+        self.arms.append(arm)
+        return arm
+
+    def check(self, arm: Arm) -> Parity:
+        """Loss and whole gradient of the first batch at the first weights, against float64."""
+        assert isinstance(arm, TrainingArm)
+        loss, gradients = arm.gradients(self.batches.train(0))
+        expected, references = self._reference
+        difference = total = 0.0
+        for gradient, reference in zip(gradients, references, strict=True):
+            wide = reference.to(self.device, torch.float64)
+            difference += float((gradient.double() - wide).square().sum())
+            total += float(wide.square().sum())
+        finite = difference < float("inf")
+        limit = tolerance(self.config, arm.recipe.precision)
+        checks = [
+            Check("loss", abs(loss - expected) / expected if loss == loss else None, limit),
+            Check("gradient", (difference / total) ** 0.5 if finite else None, limit),
+        ]
+        return Parity(all(check.passed for check in checks), PARITY_FORMULA, checks)
+
+    @cached_property
+    def _reference(self) -> tuple[float, list[Tensor]]:
+        """Loss, and gradients as float32 on the host, computed in float64 a sequence at a time."""
+        with torch.device(self.device):
+            model = Transformer(self.config, pieces.norm_factory(self.config, "torch", "float32"))
+        model.load_state_dict(self.shared.weights)
+        model.double()
+        batch, total = self.batches.train(0), 0.0
+        for row in batch.split(1, dim=1):
+            loss = model(row[0], row[1]) / self.config.batch
+            loss.backward()
+            total += float(loss.detach())
+        return total, [parameter.grad.float().cpu() for parameter in model.parameters()]
+
+    def details(self, arm: Arm) -> dict[str, Any]:
+        """Train on to the step that all arms reach, then the held-out loss and the recipe's facts."""
+        assert isinstance(arm, TrainingArm)
+        held_out = None
+        if self.loss_steps:
+            live = [other for other in self.arms if other.model is not None]
+            arm.train_to(max(self.loss_steps, *(other.steps for other in live)))
+            held_out = arm.evaluate(self._held_out)
+        config, chosen = self.config, arm.recipe
+        return {
+            "precision": chosen.precision,
+            "norm": chosen.norm,
+            "optimizer": chosen.optimizer,
+            "compile": chosen.compile,
+            "cudagraph": chosen.cudagraph,
+            "tokens_per_step": config.tokens_per_step,
+            "parameters": config.parameters(),
+            "matmul_parameters": config.matmul_parameters,
+            "flops_per_token": config.flops_per_token,
+            "flops_per_token_palm": config.flops_per_token_palm,
+            "flops_per_step": config.flops_per_token * config.tokens_per_step,
+            "ceiling": precision.CEILING[chosen.precision],
+            "losses": thinned(arm.losses),
+            "held_out_loss": held_out,
+            "loss_floor": self.corpus.entropy if config.causal else None,
+            "steps": arm.steps,
+            "skipped_steps": arm.skipped_steps,
+            "scale": arm.scales[-1][1] if arm.scales else None,
+            "scale_history": [list(entry) for entry in arm.scales],
+            "compile_seconds": arm.compile_seconds,
+        }
+
+    @cached_property
+    def _held_out(self) -> Tensor:
+        return self.batches.held_out()
+
+    def close(self) -> None:
+        self.arms.clear()
+        self.__dict__.pop("_reference", None)
+        self.__dict__.pop("_held_out", None)
+
+
+def tolerance(config: ModelConfig, name: str) -> float:
+    """Largest relative error of loss and gradient: see ``PARITY_FORMULA``.
+
+    Each of the 2·L + 2 residual additions, embedding and head rounds to the precision's eps with a
+    random sign; a gradient sums over the step's tokens in float32.
+    """
+    rounds = 4 * (2 * config.layers + 2) ** 0.5 * precision.EPSILON[name]
+    return rounds + 8 * config.tokens_per_step**0.5 * precision.EPSILON["fp32"]
+
+
+def thinned(losses: list[float]) -> list[list[float]]:
+    """[step, loss] of at most 200 evenly spaced steps, counted from 1, the last always among them."""
+    stride = -(-len(losses) // MOST_POINTS) or 1
+    return [[step, losses[step - 1]] for step in range(len(losses), 0, -stride)][::-1]
+
+
+class RecipeComponent(Component):
+    """A component whose implementations are all recipes; a case names those it wants."""
+
+    def names(self, case: Case, wanted: list[str] | None) -> list[str]:
+        labels = [entry.label for entry in recipe.recipes_for(case["recipes"])]
+        return [label for label in labels if wanted is None or label in wanted]
+
+
+def label(case: Case) -> str:
+    """The model's name, and the text's where there is one."""
+    name = model_config(case["model"]).name
+    return f"{name} on {Path(case['corpus']).name}" if case.get("corpus") else name
+
+
+def implementation(chosen: Recipe) -> Implementation:
+    """A recipe as an implementation: it needs what its norm, its optimizer and its flags need."""
+    norm = pieces.norm_implementation("layer_norm", chosen.norm)
+    needs = list(norm.requires)
+    if chosen.optimizer == "apex":
+        needs.append(requirements.apex("amp_C"))
+    if chosen.compile:
+        needs.append(requirements.compiler)
+    if chosen.cudagraph:
+        needs.append(requirements.cuda)
+    return Implementation(
+        name=chosen.label,
+        package=chosen.package,
+        role=chosen.role,
+        requires=tuple(needs),
+        kernel=norm.kernel,
+        description=chosen.description,
+        build=lambda config: chosen,
+    )
+
+
+component = RecipeComponent("transformer", TransformerWorkload, label)
+component.implementations.update(
+    {entry.label: implementation(entry) for entry in recipe.every_recipe()}
+)
