@@ -1,4 +1,4 @@
-"""The same batches in the same order for every recipe: (2, B, T) tokens and targets on the device."""
+"""The same batches in the same order for every recipe: (2, B, T) tokens and their targets."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """What the models learn from: a source of known entropy, or the user's own text. No torch here.
 
 The source is a Markov chain whose unigrams follow Zipf's law exactly. Each token owns an arc of a
-circle of length 1, as long as its probability z, in a seeded order. With probability LAMBDA the next
-token is drawn from where the current token's arc falls after a rotation; otherwise it is drawn
-from z afresh. A rotation preserves lengths, so z is the chain's stationary distribution, and
+circle of length 1, as long as its probability z, in a seeded order. With probability LAMBDA the
+next token is drawn from where the current token's arc falls after a rotation; otherwise it is
+drawn from z afresh. A rotation preserves lengths, so z is the chain's stationary distribution, and
 
     P(j | i) = LAMBDA · |(arc i + ROTATION) ∩ arc j| / z_i + (1 - LAMBDA) · z_j.
 
@@ -137,7 +137,8 @@ class TextCorpus(Corpus):
         if len(raw) < least:
             raise UserError(
                 f"corpus: {path} has {len(raw)} bytes, but the model '{model.name}' with sequences "
-                f"of {model.sequence} needs at least {least}: give a longer text or a shorter sequence."
+                f"of {model.sequence} needs at least {least}: give a longer text or set a shorter "
+                "sequence."
             )
         tokens = np.frombuffer(raw, dtype=np.uint8)
         cut = len(tokens) - len(tokens) // HELD_OUT_PART
@@ -151,5 +152,5 @@ class TextCorpus(Corpus):
 
 
 def corpus_for(path: str | Path | None, model: ModelConfig) -> Corpus:
-    """The user's text, or the generated corpus over the model's vocabulary; UserError as TextCorpus."""
+    """The user's text, or the generated corpus; UserError as :class:`TextCorpus`."""
     return MarkovCorpus(model.vocabulary) if path is None else TextCorpus(path, model)

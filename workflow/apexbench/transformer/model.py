@@ -25,8 +25,8 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.causal = config.causal
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.bias)
-        self.out = nn.Linear(config.width, config.width, bias=config.bias)
+        self.qkv = nn.Linear(config.d_model, 3 * config.d_model, bias=config.bias)
+        self.out = nn.Linear(config.d_model, config.d_model, bias=config.bias)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
         B, T, d = x.shape
@@ -42,8 +42,8 @@ class Gelu(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.up = nn.Linear(config.width, config.ffn_width, bias=config.bias)
-        self.out = nn.Linear(config.ffn_width, config.width, bias=config.bias)
+        self.up = nn.Linear(config.d_model, config.ffn_width, bias=config.bias)
+        self.out = nn.Linear(config.ffn_width, config.d_model, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(F.gelu(self.up(x)))
@@ -54,8 +54,8 @@ class SwiGLU(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.up = nn.Linear(config.width, 2 * config.ffn_width, bias=config.bias)
-        self.out = nn.Linear(config.ffn_width, config.width, bias=config.bias)
+        self.up = nn.Linear(config.d_model, 2 * config.ffn_width, bias=config.bias)
+        self.out = nn.Linear(config.ffn_width, config.d_model, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.up(x).chunk(2, dim=-1)
@@ -83,13 +83,13 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, norm: NormFactory):
         super().__init__()
         self.vocabulary = config.vocabulary
-        self.embedding = nn.Embedding(config.padded_vocabulary, config.width)
+        self.embedding = nn.Embedding(config.padded_vocabulary, config.d_model)
         self.positions = None
         if config.positions == "learned":
-            self.positions = nn.Parameter(torch.empty(config.sequence, config.width))
+            self.positions = nn.Parameter(torch.empty(config.sequence, config.d_model))
         self.blocks = nn.ModuleList(Block(config, norm) for _ in range(config.layers))
         self.norm = norm()
-        self.head = nn.Linear(config.width, config.padded_vocabulary, bias=False)
+        self.head = nn.Linear(config.d_model, config.padded_vocabulary, bias=False)
         if config.tied:
             self.head.weight = self.embedding.weight
         self.rotary = config.positions == "rope"
@@ -111,7 +111,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def initialise(self, seed: int) -> None:
-        """GPT-2's: N(0, 0.02), residual outputs divided by √(2L), zero biases; the same on any device."""
+        """GPT-2's: N(0, 0.02), the residual branches' outputs divided by √(2L), zero biases."""
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
@@ -126,7 +126,7 @@ class Transformer(nn.Module):
 
 
 def rotation_tables(sequence: int, width: int) -> tuple[Tensor, Tensor]:
-    """cos and sin of position × frequency, each (T, width/2) float32; Su et al., arXiv:2104.09864."""
+    """cos and sin of position × frequency, (T, width/2) float32; Su et al., arXiv:2104.09864."""
     frequencies = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
     angles = torch.arange(sequence, dtype=torch.float32)[:, None] * frequencies
     return angles.cos(), angles.sin()

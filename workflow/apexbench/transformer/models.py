@@ -11,6 +11,7 @@ from typing import Any
 from apexbench.errors import UserError
 
 VOCABULARY_MULTIPLE = 64
+FFN_MULTIPLE = 64
 
 
 @dataclass(frozen=True)
@@ -18,19 +19,20 @@ class ModelConfig:
     """A pre-norm Transformer decoder and the batch it trains on.
 
     ``batch`` sequences of ``sequence`` tokens make a step. ``vocabulary`` is what the corpus uses;
-    the embedding and the head are padded to a multiple of 64, for every recipe alike. ``bias`` is
-    the biases of the linear layers. ``learning_rate`` is the peak of the schedule.
+    the embedding and the head are padded to a multiple of 64, for every recipe alike. ``ffn_width``
+    0 means 4 d_model, or 8/3 d_model rounded up to 64 for SwiGLU, which has three matrices.
+    ``bias`` is the biases of the linear layers. ``learning_rate`` is the schedule's peak.
     """
 
     name: str
     layers: int
-    width: int
+    d_model: int
     heads: int
     vocabulary: int
     sequence: int
     batch: int
     ffn_width: int = 0
-    norm: str = "layer_norm"
+    norm: str = "layer"
     ffn: str = "gelu"
     positions: str = "learned"
     causal: bool = True
@@ -40,7 +42,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if self.ffn_width == 0:
-            object.__setattr__(self, "ffn_width", 4 * self.width)
+            gated = -(-8 * self.d_model // (3 * FFN_MULTIPLE)) * FFN_MULTIPLE
+            width = gated if self.ffn == "swiglu" else 4 * self.d_model
+            object.__setattr__(self, "ffn_width", width)
 
     @property
     def padded_vocabulary(self) -> int:
@@ -50,7 +54,7 @@ class ModelConfig:
     @property
     def head_width(self) -> int:
         """Width of one attention head."""
-        return self.width // self.heads
+        return self.d_model // self.heads
 
     @property
     def tokens_per_step(self) -> int:
@@ -60,8 +64,8 @@ class ModelConfig:
     def parameters(self, padded: bool = True) -> int:
         """All trained parameters; ``padded=False`` counts the vocabulary as published."""
         vocabulary = self.padded_vocabulary if padded else self.vocabulary
-        d, f = self.width, self.ffn_width
-        norm = 2 * d if self.norm == "layer_norm" else d
+        d, f = self.d_model, self.ffn_width
+        norm = 2 * d if self.norm == "layer" else d
         matrices = 3 if self.ffn == "swiglu" else 2
         block = 4 * d * d + matrices * d * f + 2 * norm
         if self.bias:
@@ -73,7 +77,7 @@ class ModelConfig:
     @property
     def matmul_parameters(self) -> int:
         """N_matmul: weights that multiply activations; the head once, the input embedding never."""
-        d, matrices = self.width, 3 if self.ffn == "swiglu" else 2
+        d, matrices = self.d_model, 3 if self.ffn == "swiglu" else 2
         block = 4 * d * d + matrices * d * self.ffn_width
         return self.layers * block + self.padded_vocabulary * d
 
@@ -84,7 +88,7 @@ class ModelConfig:
         QKᵀ and AV take 2·2·d·T in the forward and twice that in the backward: 12·L·d·T, of which a
         causal mask needs half, 6·L·d·T. Recompute never counts.
         """
-        attention = (6 if self.causal else 12) * self.layers * self.width * self.sequence
+        attention = (6 if self.causal else 12) * self.layers * self.d_model * self.sequence
         return 6 * self.matmul_parameters + attention
 
     @property
@@ -93,18 +97,18 @@ class ModelConfig:
 
         Chowdhery et al., PaLM, arXiv:2204.02311, appendix B.
         """
-        return 6 * self.matmul_parameters + 12 * self.layers * self.width * self.sequence
+        return 6 * self.matmul_parameters + 12 * self.layers * self.d_model * self.sequence
 
 
-def _gpt(name: str, layers: int, width: int, heads: int, **other: Any) -> ModelConfig:
-    return ModelConfig(name, layers, width, heads, **({"vocabulary": 50257} | other))
+def _gpt(name: str, layers: int, d_model: int, heads: int, **other: Any) -> ModelConfig:
+    return ModelConfig(name, layers, d_model, heads, **({"vocabulary": 50257} | other))
 
 
-def _ladder(name: str, layers: int, width: int, heads: int, learning_rate: float) -> ModelConfig:
+def _ladder(name: str, layers: int, d_model: int, heads: int, learning_rate: float) -> ModelConfig:
     return _gpt(
         f"ladder-{name}",
         layers,
-        width,
+        d_model,
         heads,
         vocabulary=8192,
         sequence=512,
@@ -120,7 +124,7 @@ PRESETS = {
         ModelConfig(
             "article",
             layers=4,
-            width=256,
+            d_model=256,
             heads=4,
             vocabulary=2000,
             sequence=128,
@@ -136,13 +140,13 @@ PRESETS = {
         ModelConfig(
             "llama-1B",
             layers=18,
-            width=2048,
+            d_model=2048,
             heads=16,
             vocabulary=32000,
             sequence=2048,
             batch=4,
             ffn_width=5632,
-            norm="rms_norm",
+            norm="rms",
             ffn="swiglu",
             positions="rope",
             tied=False,
@@ -162,11 +166,11 @@ PRESETS = {
 LADDER = tuple(name for name in PRESETS if name.startswith("ladder-"))
 
 CHOICES = {
-    "norm": ("layer_norm", "rms_norm"),
+    "norm": ("layer", "rms"),
     "ffn": ("gelu", "swiglu"),
     "positions": ("learned", "rope", "none"),
 }
-_REQUIRED = ("layers", "width", "heads", "vocabulary", "sequence", "batch")
+SIZES = ("layers", "d_model", "heads", "vocabulary", "sequence", "batch")
 
 
 def nearest(word: object, names: list[str]) -> str:
@@ -178,8 +182,7 @@ def nearest(word: object, names: list[str]) -> str:
 def model_config(model: str | Mapping[str, Any], key: str = "model") -> ModelConfig:
     """A preset by name, or a mapping of :class:`ModelConfig`'s fields.
 
-    A mapping may start from a preset: ``{preset: gpt-1.3B, batch: 8}``; its ``name`` defaults to
-    the sizes it sets. Raises UserError, naming ``key`` and the remedy.
+    Raises UserError, naming ``key`` and the remedy, for anything that is neither.
     """
     if isinstance(model, str):
         if model not in PRESETS:
@@ -187,34 +190,21 @@ def model_config(model: str | Mapping[str, Any], key: str = "model") -> ModelCon
         return PRESETS[model]
     if not isinstance(model, Mapping):
         raise UserError(f"{key} is {model!r} but must be a model's name or a mapping of its sizes.")
-    values = dict(model)
     names = [entry.name for entry in dataclasses.fields(ModelConfig)]
-    for name in values:
-        if name not in (*names, "preset"):
-            raise UserError(f"{key}.{name} is not known; {nearest(name, [*names, 'preset'])}")
-    preset = values.pop("preset", None)
-    start = {} if preset is None else dataclasses.asdict(model_config(preset, f"{key}.preset"))
-    if "width" in values:
-        start.pop("ffn_width", None)
-    values.setdefault("name", _own_name(preset, values))
-    merged = start | values
-    for name in _REQUIRED:
-        if name not in merged:
-            raise UserError(f"{key}.{name} is missing: give it, or start from a preset.")
-    _check(merged, key)
-    return ModelConfig(**merged)
-
-
-def _own_name(preset: str | None, values: Mapping[str, Any]) -> str:
-    sizes = "-".join(f"{name}{values[name]}" for name in sorted(values))
-    return "-".join(part for part in (preset or "own", sizes) if part)
+    for name in model:
+        if name not in names:
+            raise UserError(f"{key}.{name} is not known; {nearest(name, names)}")
+    for name in ("name", *SIZES):
+        if name not in model:
+            raise UserError(f"{key}.{name} is missing: give the model's {', '.join(SIZES)}.")
+    _check(model, key)
+    return ModelConfig(**model)
 
 
 def _check(values: Mapping[str, Any], key: str) -> None:
-    for name in (*_REQUIRED, "ffn_width"):
-        value = values.get(name, 0)
-        lowest = 0 if name == "ffn_width" else 1
-        if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+    for name in SIZES:
+        value = values[name]
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(f"{key}.{name} is {value!r} but must be a whole number above 0.")
     for name in ("causal", "tied", "bias"):
         if not isinstance(values.get(name, True), bool):
@@ -225,13 +215,12 @@ def _check(values: Mapping[str, Any], key: str) -> None:
     rate = values.get("learning_rate", 1e-3)
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1:
         raise UserError(f"{key}.learning_rate is {rate!r} but must lie between 0 and 1.")
-    if not isinstance(values["name"], str) or not values["name"]:
-        raise UserError(f"{key}.name is {values['name']!r} but must be a word.")
     if values["vocabulary"] < 2:
         raise UserError(f"{key}.vocabulary is {values['vocabulary']} but must be at least 2.")
-    if values["width"] % values["heads"]:
+    head, rest = divmod(values["d_model"], values["heads"])
+    if rest:
         raise UserError(
-            f"{key}.heads is {values['heads']}, which does not divide the width {values['width']}."
+            f"{key}.heads is {values['heads']}, which does not divide d_model {values['d_model']}."
         )
-    if values.get("positions") == "rope" and values["width"] // values["heads"] % 2:
-        raise UserError(f"{key}.heads leaves heads of odd width, which rope cannot rotate.")
+    if values.get("positions") == "rope" and head % 2:
+        raise UserError(f"{key}.heads leaves heads of odd width {head}, which rope can't rotate.")

@@ -23,6 +23,7 @@ OPTIMIZERS = {
     "default": "torch's default AdamW (foreach)",
     "forloop": "torch's AdamW, foreach=False",
     "fused": "torch's AdamW, fused=True",
+    "compiled": "torch's AdamW step in torch.compile",
     "apex": "Apex's FusedAdam",
 }
 FLAGS = {
@@ -54,12 +55,13 @@ class Recipe:
 
     @property
     def role(self) -> str | None:
-        """Which baselines it belongs to: see :class:`apexbench.components.component.Implementation`."""
+        """Which baselines it belongs to, as a component's Implementation says it."""
         if self.package == "apex":
             return None
         if self == Recipe():
             return "default"
-        return "compiled" if self.compile or self.cudagraph else "eager"
+        compiled = self.compile or self.cudagraph or self.optimizer == "compiled"
+        return "compiled" if compiled else "eager"
 
     @property
     def description(self) -> str:
@@ -73,7 +75,10 @@ class Recipe:
 def every_recipe() -> list[Recipe]:
     """All recipes that can be written."""
     flags = product((False, True), repeat=len(FLAGS))
-    return [Recipe(*pieces, *chosen) for pieces, chosen in product(product(PRECISIONS, NORMS, OPTIMIZERS), flags)]
+    return [
+        Recipe(*pieces, *chosen)
+        for pieces, chosen in product(product(PRECISIONS, NORMS, OPTIMIZERS), flags)
+    ]
 
 
 def parse(label: str, key: str = "recipes") -> Recipe:
@@ -84,13 +89,15 @@ def parse(label: str, key: str = "recipes") -> Recipe:
     parts = str(label).split("+")
     if len(parts) < 3:
         raise UserError(
-            f"{key}: '{label}' is not a recipe, <precision>+<norm>+<optimizer>[+compile][+cudagraph]; "
-            + nearest(label, [*SETS, *(recipe.label for recipe in every_recipe())][:12])
+            f"{key}: '{label}' is neither <precision>+<norm>+<optimizer>[+compile][+cudagraph] "
+            f"nor a named set; {nearest(label, list(SETS))}"
         )
     known = (("precision", PRECISIONS), ("norm", NORMS), ("optimizer", OPTIMIZERS))
     for part, (field, names) in zip(parts, known, strict=False):
         if part not in names:
-            raise UserError(f"{key}: '{label}' has the {field} '{part}'; {nearest(part, list(names))}")
+            raise UserError(
+                f"{key}: '{label}' has the {field} '{part}'; {nearest(part, list(names))}"
+            )
     for position, flag in enumerate(parts[3:], 3):
         if flag not in FLAGS:
             raise UserError(f"{key}: '{label}' has '+{flag}'; {nearest(flag, list(FLAGS))}")
@@ -108,7 +115,7 @@ def factorial(
 
 _APEX = ("torch", "apex")
 SETS = {
-    # Shapley's corners, then the same with another precision baseline and another optimizer baseline.
+    # Shapley's corners; the same with TF32 as precision baseline; with fused as optimizer baseline.
     "attribution": (
         *factorial(("fp32", "fp16"), _APEX, ("default", "apex")),
         *factorial(("tf32",), _APEX, ("default", "apex")),

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from apexbench.components.optimizer_steps import set_lr
 from apexbench.measuring.arms import Arm, Diverged, Unsupported
 from apexbench.transformer import pieces, precision
 from apexbench.transformer.batches import Batches
@@ -20,6 +21,7 @@ from apexbench.transformer.recipe import Recipe
 WARMUP_STEPS = 20
 SKIPPED_IN_A_ROW = 25
 CAPTURE_WARMUP = 3
+DETAIL_CALLS = 25
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ class TrainingArm(Arm):
         self.recipe, self.shared, self.device = recipe, shared, shared.device
         self.model = self._model()
         self.forward = torch.compile(self.model, dynamic=False) if recipe.compile else self.model
-        self.optimizer = pieces.optimizer(
-            recipe.optimizer, self.model.parameters(), shared.config.learning_rate, recipe.cudagraph
+        self.optimizer = pieces.build_optimizer(
+            recipe.optimizer, self.model, shared.config.learning_rate, recipe.cudagraph
         )
         self.scaler = torch.amp.GradScaler(shared.device) if recipe.precision == "fp16" else None
         self.synchronises = self.scaler is not None
@@ -105,8 +107,7 @@ class TrainingArm(Arm):
 
     def _step(self, batch: Tensor, rate: float) -> tuple[Tensor, Tensor | None]:
         """One step without a graph: the loss, and GradScaler's inf flag where there is one."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        set_lr(self.optimizer, rate)
         return self._update(batch)
 
     def _update(self, batch: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -120,7 +121,7 @@ class TrainingArm(Arm):
             self.scaler.step(self.optimizer)
             skipped = found_inf(self.scaler, self.optimizer)
             self.scaler.update()
-        self.optimizer.zero_grad()  # sets to None everywhere; Apex's takes no set_to_none
+        self.model.zero_grad()  # to None; FusedAdam's own takes no set_to_none
         return loss.detach(), skipped
 
     def _capture(self) -> None:
@@ -160,15 +161,16 @@ class TrainingArm(Arm):
     def train_to(self, steps: int) -> None:
         """Train on until ``steps`` steps are done in all."""
         while self.steps < steps:
-            calls = min(SKIPPED_IN_A_ROW, steps - self.steps)
+            # With a scaler step by step, so that the history has every change of the scale.
+            calls = 1 if self.scaler else min(DETAIL_CALLS, steps - self.steps)
             self.prepare(calls)
-            for index in range(min(calls, len(self._window))):
+            for index in range(calls):
                 self.call(index)
             self.finish()
 
     @torch.no_grad()
     def evaluate(self, batches: Tensor) -> float:
-        """Mean loss in nats a token over (n, 2, B, T), in the recipe's precision, never compiled."""
+        """Mean loss in nats a token of (n, 2, B, T), in the recipe's precision, not compiled."""
         precision.set_tf32(self.recipe.precision == "tf32")
         with precision.autocast(self.recipe.precision, self.device):
             losses = [self.model(batch[0], batch[1]).double() for batch in batches]
@@ -205,7 +207,7 @@ def found_inf(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) ->
 
 
 class CapturedStep:
-    """A whole training step in one CUDA graph: only the batch and the learning rate come from outside.
+    """A whole training step in one CUDA graph; batch and learning rate come from outside.
 
     Before the capture the arm trains ``CAPTURE_WARMUP`` ordinary steps on a side stream, as
     PyTorch's notes on CUDA graphs ask; they count as steps.
@@ -213,7 +215,7 @@ class CapturedStep:
 
     def __init__(self, arm: TrainingArm):
         self.batch = arm.shared.batches.train(0).clone()
-        self.rate = arm.optimizer.param_groups[0]["lr"]
+        self.optimizer = arm.optimizer
         peak = arm.shared.config.learning_rate
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -229,7 +231,7 @@ class CapturedStep:
 
     def _set(self, batch: Tensor, rate: float) -> None:
         self.batch.copy_(batch)
-        self.rate.fill_(rate)
+        set_lr(self.optimizer, rate)
 
     def replay(self, batch: Tensor, rate: float) -> Tensor:
         """One step; returns its loss, unread."""

@@ -95,7 +95,7 @@ class TransformerWorkload(Workload):
         return total, [parameter.grad.float().cpu() for parameter in model.parameters()]
 
     def details(self, arm: Arm) -> dict[str, Any]:
-        """Train on to the step that all arms reach, then the held-out loss and the recipe's facts."""
+        """Train on to the step that all arms reach; held-out loss and the recipe's facts."""
         assert isinstance(arm, TrainingArm)
         held_out = None
         if self.loss_steps:
@@ -147,7 +147,7 @@ def tolerance(config: ModelConfig, name: str) -> float:
 
 
 def thinned(losses: list[float]) -> list[list[float]]:
-    """[step, loss] of at most 200 evenly spaced steps, counted from 1, the last always among them."""
+    """[step, loss] of at most 200 evenly spaced steps, counted from 1; the last is one of them."""
     stride = -(-len(losses) // MOST_POINTS) or 1
     return [[step, losses[step - 1]] for step in range(len(losses), 0, -stride)][::-1]
 
@@ -168,10 +168,10 @@ def label(case: Case) -> str:
 
 def implementation(chosen: Recipe) -> Implementation:
     """A recipe as an implementation: it needs what its norm, its optimizer and its flags need."""
-    norm = pieces.norm_implementation("layer_norm", chosen.norm)
-    needs = list(norm.requires)
-    if chosen.optimizer == "apex":
-        needs.append(requirements.apex("amp_C"))
+    norm = pieces.norm_implementation("layer", chosen.norm)
+    optimizer = pieces.optimizer_implementation(chosen.optimizer, captured=False)
+    assert optimizer is not None
+    needs = [*norm.requires, *optimizer.requires]
     if chosen.compile:
         needs.append(requirements.compiler)
     if chosen.cudagraph:
@@ -181,7 +181,7 @@ def implementation(chosen: Recipe) -> Implementation:
         package=chosen.package,
         role=chosen.role,
         requires=tuple(needs),
-        kernel=norm.kernel,
+        kernel=norm.kernel or optimizer.kernel,
         description=chosen.description,
         build=lambda config: chosen,
     )
