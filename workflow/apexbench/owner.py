@@ -43,7 +43,8 @@ def begin(plan: Plan) -> None:
 def succeed(report: Path) -> None:
     """Say where the report is, and what is missing for more."""
     say_apex()
-    say(f"report: {report.absolute()}")
+    if report.exists():
+        say(f"report: {report.absolute()}")
 
 
 def say_apex() -> None:
@@ -52,7 +53,7 @@ def say_apex() -> None:
         apex = json.loads((RESULTS / "machine.json").read_text(encoding="utf-8"))["apex"]
     except (OSError, ValueError, KeyError):
         return
-    if apex.get("state") != "compiled":
+    if apex.get("gpu") and apex.get("state") != "compiled":
         say(" ".join(part for part in (apex.get("sentence"), apex.get("remedy")) if part))
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
-import importlib.util
-import shutil
 
 from apexbench.components.component import Missing, Requirement
 
@@ -32,29 +29,11 @@ def apex(module: str) -> Requirement:
     return requirement
 
 
-@functools.cache
-def _compiler_missing(device: str) -> Missing | None:
-    import torch
-
-    if device == "cuda":
-        if importlib.util.find_spec("triton") is None:
-            return "needs Triton", "python -m pip install triton"
-        if any(shutil.which(name) for name in ("cc", "gcc", "clang")):
-            return None
-        return "needs a C compiler", "sudo apt-get install gcc libc6-dev"
-    try:
-        from torch._inductor.cpp_builder import get_cpp_compiler
-
-        get_cpp_compiler()
-    except Exception:  # torch names several errors here, by version
-        return "needs a C++ compiler", "sudo apt-get install g++"
-    del torch
-    return None
-
-
 def compiler(device: str) -> Missing | None:
     """What torch.compile needs: a C++ compiler on the CPU, Triton and a C compiler on a GPU."""
-    return _compiler_missing(device)
+    from apexbench.machine.toolchain import compile_missing
+
+    return compile_missing(device)
 
 
 def package(name: str, distribution: str | None = None) -> Requirement:

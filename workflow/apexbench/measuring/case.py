@@ -245,7 +245,9 @@ def _sample(
     pairs = verdicts.pairs(component.baselines(), list(running.arms))
     groups = [dict(running.arms)] if workload.interleaved else [{name: arm} for name, arm in running.arms.items()]
     result: dict[str, Samples] = {}
-    for number, quantity in enumerate(workload.quantities):
+    # On the CPU both quantities are wall time: the first one says it all.
+    quantities = workload.quantities if context.device == "cuda" else workload.quantities[:1]
+    for number, quantity in enumerate(quantities):
         budget = context.settings.case_seconds / (len(groups) * (1 if number == 0 else 2))
         for group in groups:
             context.progress(quantity)
