@@ -8,9 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from apexbench.measuring.arms import Diverged, Unsupported  # noqa: E402
-from apexbench.transformer import precision, trainer  # noqa: E402
+from apexbench.transformer import precision, progress, trainer  # noqa: E402
 from apexbench.transformer.models import PRESETS  # noqa: E402
-from apexbench.transformer.workload import component, thinned, tolerance  # noqa: E402
+from apexbench.transformer.progress import thinned  # noqa: E402
+from apexbench.transformer.workload import component, tolerance  # noqa: E402
 
 MODEL = {
     **dataclasses.asdict(PRESETS["tiny"]),
@@ -61,28 +62,26 @@ def test_recipes_share_weights_batches_and_their_order():
     for index in range(3):
         second.call(index)
     second.finish()
-    assert first.losses == pytest.approx(second.losses, rel=1e-5)
+    assert first.progress.losses == pytest.approx(second.progress.losses, rel=1e-5)
     other = arm(workload(seed=1), "fp32+torch+default")
     steps(other, 1)
-    assert other.losses[0] != first.losses[0]
-    again = arm(workload(process=1), "fp32+torch+default")
-    steps(again, 1)
-    assert again.losses[0] == other.losses[0]
+    assert other.progress.losses[0] != first.progress.losses[0]
 
 
 def test_held_out_batches_are_not_trained_on_and_never_move():
-    one, two = workload(seed=0).batches, workload(seed=1).batches
-    assert torch.equal(one.held_out(), two.held_out())
-    assert not torch.equal(one.held_out()[0], one.train(0))
+    work = workload()
+    one, two = work.shared(0).batches, work.shared(1).batches
+    assert torch.equal(one.held_out, two.held_out)
+    assert not torch.equal(one.held_out[0], one.train(0))
     tokens, targets = one.train(0)
     assert torch.equal(tokens[:, 1:], targets[:, :-1])
 
 
 def test_batches_go_on_after_their_block():
-    batches = workload().batches
+    batches = workload().shared(0).batches
     last = batches.per_block
     assert not torch.equal(batches.train(last), batches.train(0))
-    assert torch.equal(batches.train(0), workload().batches.train(0))
+    assert torch.equal(batches.train(0), workload().shared(0).batches.train(0))
 
 
 @pytest.mark.parametrize("label", ["bf16+torch+fused", "fp16+torch+default", "fp16+torch+fused"])
@@ -93,8 +92,8 @@ def test_half_precision_stays_close_to_fp32(label):
         half.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)  # so that no step is skipped
     steps(reference, 8)
     steps(half, 8)
-    assert half.losses == pytest.approx(reference.losses, rel=0.01)
-    assert half.losses != reference.losses
+    assert half.progress.losses == pytest.approx(reference.progress.losses, rel=0.01)
+    assert half.progress.losses != reference.progress.losses
 
 
 def test_parity_passes_and_sees_a_wrong_gradient():
@@ -116,7 +115,7 @@ def test_parity_leaves_nothing_behind():
     assert all(parameter.grad is None for parameter in checked.model.parameters())
     steps(checked, 2)
     steps(plain, 2)
-    assert checked.losses == plain.losses
+    assert checked.progress.losses == plain.progress.losses
 
 
 def test_tolerance_grows_with_depth_and_with_the_roundings():
@@ -131,19 +130,21 @@ def test_nan_loss_is_diverged_with_its_step():
     steps(trained, 2)
     with torch.no_grad():
         trained.model.norm.weight.fill_(float("nan"))
-    with pytest.raises(Diverged, match="loss is nan at step 2"):
+    with pytest.raises(Diverged, match="loss is nan at step 3, seed 0"):
         steps(trained, 1)
 
 
 @pytest.mark.parametrize("optimizer", ["default", "fused"])
 def test_a_scaler_that_skips_every_step_is_diverged_with_its_history(optimizer, monkeypatch):
-    monkeypatch.setattr(trainer, "SKIPPED_IN_A_ROW", 4)
+    monkeypatch.setattr(progress, "SKIPPED_IN_A_ROW", 4)
     trained = arm(workload(), f"fp16+torch+{optimizer}")
     before = [parameter.detach().clone() for parameter in trained.model.parameters()]
     trained.model.embedding.weight.register_hook(lambda grad: grad * float("inf"))
-    with pytest.raises(Diverged, match=r"skipped 4 steps in a row until step 4.*32768 at step 1"):
+    with pytest.raises(
+        Diverged, match=r"skipped 4 steps in a row until step 4, seed 0.*32768 at step 1"
+    ):
         steps(trained, 10)
-    assert trained.skipped_steps == 4
+    assert trained.progress.skipped_steps == 4
     after = trained.model.parameters()
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
@@ -158,13 +159,26 @@ def test_skipped_steps_and_scale_are_counted():
     assert details["scale_history"] == [[1, 2.0**39], [2, 2.0**38], [3, 2.0**37]]
 
 
-def test_every_arm_reaches_the_same_step_before_its_held_out_loss():
-    work = workload()
+def test_held_out_loss_is_taken_at_loss_steps_even_if_timing_goes_on():
+    work = workload(loss_steps=10)
     ahead, behind = arm(work, "fp32+torch+default"), arm(work, "fp32+torch+fused")
     steps(ahead, 14)
     first, second = work.details(ahead), work.details(behind)
-    assert first["steps"] == second["steps"] == 14
+    assert (first["steps"], second["steps"]) == (14, 10)
+    assert first["held_out_step"] == second["held_out_step"] == 10
     assert first["held_out_loss"] == pytest.approx(second["held_out_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("label", ["fp32+torch+default", "fp32+torch+fused", "fp16+torch+fused"])
+def test_each_seed_of_the_loss_runs_starts_afresh(label):
+    work = workload(loss_steps=4, seeds=2)
+    details = work.details(arm(work, label))
+    (first, one), (second, two) = details["held_out_losses"]
+    assert one == details["held_out_loss"] != two
+    assert details["steps"] == 4
+    alone = workload(seed=second, loss_steps=4)
+    assert alone.details(arm(alone, label))["held_out_loss"] == two
+    assert first == 0
 
 
 def test_tf32_is_set_both_ways_before_every_window():
@@ -266,4 +280,4 @@ def test_compiled_training_follows_eager():
     assert compiled.compile_seconds > 0
     steps(eager, 5)
     steps(compiled, 5)
-    assert compiled.losses == pytest.approx(eager.losses, rel=0.01)
+    assert compiled.progress.losses == pytest.approx(eager.progress.losses, rel=0.01)

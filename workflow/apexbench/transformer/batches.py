@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -43,6 +45,7 @@ class Batches:
                 del self._blocks[next(iter(self._blocks))]
         return self._blocks[index][step % self.per_block]
 
+    @cached_property
     def held_out(self) -> Tensor:
         """All held-out batches, (n, 2, B, T), at least 65,536 tokens."""
         count = -(-HELD_OUT_TOKENS // self.config.tokens_per_step)

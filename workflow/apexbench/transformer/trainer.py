@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,27 +12,28 @@ import torch
 from torch import Tensor
 
 from apexbench.components.optimizer_steps import set_lr
-from apexbench.measuring.arms import Arm, Diverged, Unsupported
+from apexbench.measuring.arms import Arm, Unsupported
 from apexbench.transformer import pieces, precision
 from apexbench.transformer.batches import Batches
 from apexbench.transformer.model import Transformer
 from apexbench.transformer.models import ModelConfig
+from apexbench.transformer.progress import Progress
 from apexbench.transformer.recipe import Recipe
 
 WARMUP_STEPS = 20
-SKIPPED_IN_A_ROW = 25
 CAPTURE_WARMUP = 3
 DETAIL_CALLS = 25
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What all recipes of a case train on: sizes, first weights, batches, device."""
+    """What all recipes of a case train on from one seed; ``loss_steps`` 0 asks no held-out loss."""
 
     config: ModelConfig
     weights: dict[str, Tensor]
     batches: Batches
     device: str
+    loss_steps: int = 0
 
 
 def learning_rate(step: int, peak: float) -> float:
@@ -46,9 +48,9 @@ def learning_rate(step: int, peak: float) -> float:
 class TrainingArm(Arm):
     """Trains its own copy of the model: forward, loss, backward, optimizer step, zero_grad.
 
-    Losses, scales and skipped steps are read from the device between windows only. Raises
-    Unsupported where the recipe cannot run here; ``finish`` raises Diverged on a loss that is not
-    finite, or when GradScaler skips ``SKIPPED_IN_A_ROW`` steps in a row.
+    Losses, scales and skipped steps are read from the device between windows only, and so is the
+    held-out loss, as soon as ``loss_steps`` steps are done. Raises Unsupported where the recipe
+    cannot run here; ``finish`` raises Diverged as :class:`Progress` says.
     """
 
     def __init__(self, recipe: Recipe, shared: Shared):
@@ -67,9 +69,7 @@ class TrainingArm(Arm):
         )
         self.scaler = torch.amp.GradScaler(shared.device) if recipe.precision == "fp16" else None
         self.synchronises = self.scaler is not None
-        self.steps = self.skipped_steps = self.skipped_in_a_row = 0
-        self.losses: list[float] = []
-        self.scales: list[tuple[int, float]] = []
+        self.progress = Progress(shared.batches.seed)
         self.compile_seconds: float | None = None
         self._graph: CapturedStep | None = None
         self._pending: list[tuple[Tensor, Tensor | None]] = []
@@ -83,11 +83,19 @@ class TrainingArm(Arm):
         model.load_state_dict(self.shared.weights)
         return model
 
+    def restart(self, shared: Shared) -> None:
+        """Begin again from another seed, in place, so that captured graphs stay valid."""
+        self.shared, self.progress = shared, Progress(shared.batches.seed)
+        self.model.load_state_dict(shared.weights)
+        forget(self.optimizer)
+        if self.scaler is not None:
+            self.scaler = torch.amp.GradScaler(self.device)
+
     def prepare(self, calls: int) -> None:
         precision.set_tf32(self.recipe.precision == "tf32")
         if self.recipe.cudagraph and self._graph is None:
             self._capture()
-        peak, first = self.shared.config.learning_rate, self.steps
+        peak, first = self.shared.config.learning_rate, self.progress.steps
         self._window = [
             (self.shared.batches.train(step), learning_rate(step, peak))
             for step in range(first, first + calls)
@@ -135,34 +143,23 @@ class TrainingArm(Arm):
         if not pending:
             return
         losses = torch.stack([loss for loss, _ in pending]).tolist()
-        skipped = [flag for _, flag in pending if flag is not None]
-        flags = torch.stack(skipped).flatten().tolist() if skipped else [0.0] * len(losses)
-        scale = self._scale()
-        for loss, flag in zip(losses, flags, strict=True):
-            if not math.isfinite(loss):
-                at = "" if scale is None else f", at a loss scale of {scale:g}"
-                raise Diverged(f"the loss is {loss} at step {self.steps}{at}")
-            self.losses.append(loss)
-            self.steps += 1
-            self.skipped_steps += flag > 0
-            self.skipped_in_a_row = self.skipped_in_a_row + 1 if flag > 0 else 0
-        if scale is not None and (not self.scales or self.scales[-1][1] != scale):
-            self.scales.append((self.steps, scale))
-        if self.skipped_in_a_row >= SKIPPED_IN_A_ROW:
-            history = ", ".join(f"{value:g} at step {step}" for step, value in self.scales[-8:])
-            raise Diverged(
-                f"GradScaler skipped {self.skipped_in_a_row} steps in a row until step "
-                f"{self.steps}; its scale was {history}"
-            )
+        flags = [flag for _, flag in pending if flag is not None]
+        skipped = (
+            [value > 0 for value in torch.stack(flags).tolist()] if flags else [False] * len(losses)
+        )
+        scale = None if self.scaler is None else float(self.scaler.get_scale())
+        progress = self.progress
+        progress.add(losses, skipped, scale)
+        if 0 < self.shared.loss_steps <= progress.steps and progress.held_out_loss is None:
+            progress.held_out_loss = self.evaluate(self.shared.batches.held_out)
+            progress.held_out_step = progress.steps
 
-    def _scale(self) -> float | None:
-        return None if self.scaler is None else float(self.scaler.get_scale())
-
-    def train_to(self, steps: int) -> None:
-        """Train on until ``steps`` steps are done in all."""
-        while self.steps < steps:
+    def train_to(self, steps: int, alive: Callable[[], None] = lambda: None) -> None:
+        """Train on until ``steps`` steps are done in all, calling ``alive`` now and then."""
+        while self.progress.steps < steps:
+            alive()
             # With a scaler step by step, so that the history has every change of the scale.
-            calls = 1 if self.scaler else min(DETAIL_CALLS, steps - self.steps)
+            calls = 1 if self.scaler else min(DETAIL_CALLS, steps - self.progress.steps)
             self.prepare(calls)
             for index in range(calls):
                 self.call(index)
@@ -206,6 +203,18 @@ def found_inf(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) ->
     return next(iter(flags.values()), None)
 
 
+def forget(optimizer: Any) -> None:
+    """Put an AdamW back to before its first step, in place: moments and step counts become 0."""
+    for state in optimizer.state.values():
+        for value in state.values():
+            value.zero_()
+    for group in optimizer.param_groups:  # where Apex counts its steps
+        if isinstance(step := group.get("step"), Tensor):
+            step.zero_()
+        elif step is not None:
+            group["step"] = 0
+
+
 class CapturedStep:
     """A whole training step in one CUDA graph; batch and learning rate come from outside.
 
@@ -220,7 +229,8 @@ class CapturedStep:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for step in range(arm.steps, arm.steps + CAPTURE_WARMUP):
+            done = arm.progress.steps
+            for step in range(done, done + CAPTURE_WARMUP):
                 self._set(arm.shared.batches.train(step), learning_rate(step, peak))
                 arm._pending.append(arm._update(self.batch))
         torch.cuda.current_stream().wait_stream(stream)

@@ -1,12 +1,14 @@
 """The component ``transformer``: a case is a model, its implementations are recipes.
 
 Config of a case: ``model`` (a preset's name or a mapping), ``recipes`` (labels or names of sets),
-``loss_steps`` (training steps before the held-out loss; 0 for none), ``corpus`` (null or a path)
-and ``process`` (moves the seed, so that each process starts from other weights and other data).
+``loss_steps`` (training steps before the held-out loss; 0 for none), ``seeds`` (how many runs of
+``loss_steps``; the first is the timed one, so that its steps are not trained twice) and ``corpus``
+(null or a path).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,10 +25,11 @@ from apexbench.transformer.batches import Batches
 from apexbench.transformer.corpus import corpus_for
 from apexbench.transformer.model import Transformer
 from apexbench.transformer.models import ModelConfig, model_config
+from apexbench.transformer.progress import thinned
 from apexbench.transformer.recipe import Recipe
 from apexbench.transformer.trainer import Shared, TrainingArm
 
-MOST_POINTS = 200
+SEED_STRIDE = 1000
 PARITY_FORMULA = (
     "|loss - ref| / ref and ‖gradient - ref‖ / ‖ref‖ of the first batch, against float64: "
     "at most 4 sqrt(2 L + 2) eps(precision) + 8 sqrt(tokens) eps(float32)"
@@ -42,14 +45,13 @@ class TransformerWorkload(Workload):
     def __init__(self, case: Case, device: str, seed: int):
         self.config: ModelConfig = model_config(case["model"])
         self.loss_steps = int(case.get("loss_steps") or 0)
+        self.seeds = [seed + SEED_STRIDE * run for run in range(int(case.get("seeds") or 1))]
         self.device = device
-        seed += int(case.get("process") or 0)
         self.corpus = corpus_for(case.get("corpus"), self.config)
-        self.batches = Batches(self.corpus, self.config, device, seed)
-        first = Transformer(self.config, pieces.norm_factory(self.config, "torch", "float32"))
-        first.initialise(seed)
-        self.shared = Shared(self.config, first.state_dict(), self.batches, device)
-        self.arms: list[TrainingArm] = []
+        # Compiled models share one code object: an earlier case's graphs count against its limit.
+        torch._dynamo.reset()
+        self._shared: dict[int, Shared] = {}
+        self.alive: Callable[[], None] = lambda: None
         self.work = Work(
             None,
             self.config.flops_per_token * self.config.tokens_per_step,
@@ -58,14 +60,23 @@ class TransformerWorkload(Workload):
         )
 
     def arm(self, implementation: Implementation) -> TrainingArm:
-        arm = TrainingArm(implementation.build(self.config), self.shared)
-        self.arms.append(arm)
-        return arm
+        return TrainingArm(implementation.build(self.config), self.shared(self.seeds[0]))
+
+    def shared(self, seed: int) -> Shared:
+        """First weights and batches of ``seed``, the same for every recipe."""
+        if seed not in self._shared:
+            model = Transformer(self.config, pieces.norm_factory(self.config, "torch", "float32"))
+            model.initialise(seed)
+            batches = Batches(self.corpus, self.config, self.device, seed)
+            self._shared[seed] = Shared(
+                self.config, model.state_dict(), batches, self.device, self.loss_steps
+            )
+        return self._shared[seed]
 
     def check(self, arm: Arm) -> Parity:
         """Loss and whole gradient of the first batch at the first weights, against float64."""
         assert isinstance(arm, TrainingArm)
-        loss, gradients = arm.gradients(self.batches.train(0))
+        loss, gradients = arm.gradients(arm.shared.batches.train(0))
         expected, references = self._reference
         difference = total = 0.0
         for gradient, reference in zip(gradients, references, strict=True):
@@ -85,9 +96,10 @@ class TransformerWorkload(Workload):
         """Loss, and gradients as float32 on the host, computed in float64 a sequence at a time."""
         with torch.device(self.device):
             model = Transformer(self.config, pieces.norm_factory(self.config, "torch", "float32"))
-        model.load_state_dict(self.shared.weights)
+        shared = self.shared(self.seeds[0])
+        model.load_state_dict(shared.weights)
         model.double()
-        batch, total = self.batches.train(0), 0.0
+        batch, total = shared.batches.train(0), 0.0
         for row in batch.split(1, dim=1):
             loss = model(row[0], row[1]) / self.config.batch
             loss.backward()
@@ -95,13 +107,15 @@ class TransformerWorkload(Workload):
         return total, [parameter.grad.float().cpu() for parameter in model.parameters()]
 
     def details(self, arm: Arm) -> dict[str, Any]:
-        """Train on to the step that all arms reach; held-out loss and the recipe's facts."""
+        """The loss runs, where ``loss_steps`` are asked for, and the facts of the recipe."""
         assert isinstance(arm, TrainingArm)
-        held_out = None
-        if self.loss_steps:
-            live = [other for other in self.arms if other.model is not None]
-            arm.train_to(max(self.loss_steps, *(other.steps for other in live)))
-            held_out = arm.evaluate(self._held_out)
+        timed = arm.progress
+        held_out = []
+        for seed in self.seeds if self.loss_steps else []:
+            if seed != timed.seed:
+                arm.restart(self.shared(seed))
+            arm.train_to(self.loss_steps, self.alive)
+            held_out.append([seed, arm.progress.held_out_loss])
         config, chosen = self.config, arm.recipe
         return {
             "precision": chosen.precision,
@@ -116,24 +130,21 @@ class TransformerWorkload(Workload):
             "flops_per_token_palm": config.flops_per_token_palm,
             "flops_per_step": config.flops_per_token * config.tokens_per_step,
             "ceiling": precision.CEILING[chosen.precision],
-            "losses": thinned(arm.losses),
-            "held_out_loss": held_out,
+            "losses": thinned(timed.losses),
+            "held_out_loss": timed.held_out_loss,
+            "held_out_step": timed.held_out_step,
+            "held_out_losses": held_out,
             "loss_floor": self.corpus.entropy if config.causal else None,
-            "steps": arm.steps,
-            "skipped_steps": arm.skipped_steps,
-            "scale": arm.scales[-1][1] if arm.scales else None,
-            "scale_history": [list(entry) for entry in arm.scales],
+            "steps": timed.steps,
+            "skipped_steps": timed.skipped_steps,
+            "scale": timed.scales[-1][1] if timed.scales else None,
+            "scale_history": [list(entry) for entry in timed.scales],
             "compile_seconds": arm.compile_seconds,
         }
 
-    @cached_property
-    def _held_out(self) -> Tensor:
-        return self.batches.held_out()
-
     def close(self) -> None:
-        self.arms.clear()
+        self._shared.clear()
         self.__dict__.pop("_reference", None)
-        self.__dict__.pop("_held_out", None)
 
 
 def tolerance(config: ModelConfig, name: str) -> float:
@@ -144,12 +155,6 @@ def tolerance(config: ModelConfig, name: str) -> float:
     """
     rounds = 4 * (2 * config.layers + 2) ** 0.5 * precision.EPSILON[name]
     return rounds + 8 * config.tokens_per_step**0.5 * precision.EPSILON["fp32"]
-
-
-def thinned(losses: list[float]) -> list[list[float]]:
-    """[step, loss] of at most 200 evenly spaced steps, counted from 1; the last is one of them."""
-    stride = -(-len(losses) // MOST_POINTS) or 1
-    return [[step, losses[step - 1]] for step in range(len(losses), 0, -stride)][::-1]
 
 
 class RecipeComponent(Component):
