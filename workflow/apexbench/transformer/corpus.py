@@ -148,7 +148,7 @@ class TextCorpus(Corpus):
         tokens = self.splits[split]
         random = np.random.default_rng([seed, split, index])
         starts = random.integers(0, len(tokens) - length + 1, size=count)
-        return tokens[starts[:, None] + np.arange(length)].astype(np.int64)
+        return np.asarray(tokens[starts[:, None] + np.arange(length)], dtype=np.int64)
 
 
 def corpus_for(path: str | Path | None, model: ModelConfig) -> Corpus:

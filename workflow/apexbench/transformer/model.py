@@ -112,13 +112,14 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def initialise(self, seed: int) -> None:
         """GPT-2's: N(0, 0.02), the residual branches' outputs divided by √(2L), zero biases."""
-        generator = torch.Generator().manual_seed(seed)
+        device = self.embedding.weight.device
+        generator = torch.Generator(device).manual_seed(seed)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 std = 0.02
                 if name.endswith("out.weight"):
                     std /= math.sqrt(2 * len(self.blocks))
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+                parameter.normal_(std=std, generator=generator)
             elif name.endswith("bias"):
                 parameter.zero_()
             else:

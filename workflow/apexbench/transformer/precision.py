@@ -58,4 +58,4 @@ def _cpu_autocast(dtype: torch.dtype) -> bool:
         y.float().sum().backward()
     except RuntimeError:
         return False
-    return y.dtype == dtype
+    return bool(y.dtype == dtype)

@@ -103,7 +103,8 @@ def parse(label: str, key: str = "recipes") -> Recipe:
             raise UserError(f"{key}: '{label}' has '+{flag}'; {nearest(flag, list(FLAGS))}")
         if flag in parts[3:position]:
             raise UserError(f"{key}: '{label}' says '+{flag}' twice; write it once.")
-    return Recipe(*parts[:3], **dict.fromkeys(parts[3:], True))
+    precision, norm, optimizer, *flags = parts
+    return Recipe(precision, norm, optimizer, "compile" in flags, "cudagraph" in flags)
 
 
 def factorial(

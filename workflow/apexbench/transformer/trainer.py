@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from apexbench.transformer.recipe import Recipe
 WARMUP_STEPS = 20
 CAPTURE_WARMUP = 3
 DETAIL_CALLS = 25
+PARITY_SCALE = 2.0**10
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class TrainingArm(Arm):
             )
         self.recipe, self.shared, self.device = recipe, shared, shared.device
         self.model = self._model()
+        self._graph: CapturedStep | None = None
         self.forward = torch.compile(self.model, dynamic=False) if recipe.compile else self.model
         self.optimizer = pieces.build_optimizer(
             recipe.optimizer, self.model, shared.config.learning_rate, recipe.cudagraph
@@ -70,8 +71,6 @@ class TrainingArm(Arm):
         self.scaler = torch.amp.GradScaler(shared.device) if recipe.precision == "fp16" else None
         self.synchronises = self.scaler is not None
         self.progress = Progress(shared.batches.seed)
-        self.compile_seconds: float | None = None
-        self._graph: CapturedStep | None = None
         self._pending: list[tuple[Tensor, Tensor | None]] = []
         self._window: list[tuple[Tensor, float]] = []
 
@@ -94,12 +93,18 @@ class TrainingArm(Arm):
     def prepare(self, calls: int) -> None:
         precision.set_tf32(self.recipe.precision == "tf32")
         if self.recipe.cudagraph and self._graph is None:
-            self._capture()
+            self._graph = CapturedStep(self)
+            self.finish()
         peak, first = self.shared.config.learning_rate, self.progress.steps
         self._window = [
             (self.shared.batches.train(step), learning_rate(step, peak))
             for step in range(first, first + calls)
         ]
+
+    @property
+    def graph_pool_bytes(self) -> int | None:
+        """Bytes the CUDA graph keeps for itself, which no count of a replay's allocations sees."""
+        return None if self._graph is None else self._graph.pool_bytes
 
     def call(self, index: int) -> None:
         batch, rate = self._window[index]
@@ -111,7 +116,8 @@ class TrainingArm(Arm):
     def loss(self, batch: Tensor) -> Tensor:
         """Forward in the recipe's precision, compiled where the recipe is."""
         with precision.autocast(self.recipe.precision, self.device):
-            return self.forward(batch[0], batch[1])
+            loss: Tensor = self.forward(batch[0], batch[1])
+        return loss
 
     def _step(self, batch: Tensor, rate: float) -> tuple[Tensor, Tensor | None]:
         """One step without a graph: the loss, and GradScaler's inf flag where there is one."""
@@ -131,12 +137,6 @@ class TrainingArm(Arm):
             self.scaler.update()
         self.model.zero_grad()  # to None; FusedAdam's own takes no set_to_none
         return loss.detach(), skipped
-
-    def _capture(self) -> None:
-        begin = time.perf_counter()
-        self._graph = CapturedStep(self)
-        self.compile_seconds = (self.compile_seconds or 0.0) + time.perf_counter() - begin
-        self.finish()
 
     def finish(self) -> None:
         pending, self._pending, self._window = self._pending, [], []
@@ -174,20 +174,33 @@ class TrainingArm(Arm):
         return float(torch.stack(losses).mean())
 
     def gradients(self, batch: Tensor) -> tuple[float, list[Tensor]]:
-        """Loss and unscaled gradients of one batch; leaves no gradient and no step behind."""
+        """Loss and unscaled gradients of a batch at the first weights; the run stays as it was."""
         precision.set_tf32(self.recipe.precision == "tf32")
-        begin = time.perf_counter()
-        scale = 1.0 if self.scaler is None else float(self.scaler.get_scale())
-        while True:
-            loss = self.loss(batch)
-            gradients = torch.autograd.grad(loss * scale, list(self.model.parameters()))
-            finite = all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
-            if finite or scale <= 1.0:
-                break
-            scale /= 2
-        if self.recipe.compile:
-            self.compile_seconds = time.perf_counter() - begin
+        parameters: list[Tensor] = list(self.model.parameters())
+        kept = [parameter.detach().clone() for parameter in parameters]
+        self.model.load_state_dict(self.shared.weights)
+        scale = 1.0 if self.scaler is None else PARITY_SCALE
+        loss = self.loss(batch)
+        gradients = torch.autograd.grad(loss * scale, parameters)
+        with torch.no_grad():
+            torch._foreach_copy_(parameters, kept)
         return float(loss.detach()), [gradient / scale for gradient in gradients]
+
+    def replay_error(self, steps: int = 10) -> float | None:
+        """Largest relative difference of loss between replays and the same steps without a graph.
+
+        Both runs start from the first weights, on fresh batches, with the learning rate of every
+        step; None if a loss is not finite. The arm's own run begins again afterwards.
+        """
+        assert self._graph is not None
+        runs = []
+        for run in (self._graph.replay, lambda batch, rate: self._step(batch, rate)[0]):
+            self.restart(self.shared)
+            self.prepare(steps)
+            runs.append(torch.stack([run(batch, rate) for batch, rate in self._window]).double())
+        self.restart(self.shared)
+        error = float(((runs[0] - runs[1]) / runs[1]).abs().max())
+        return error if math.isfinite(error) else None
 
     def close(self) -> None:
         self._graph = self._pending = self._window = None  # type: ignore[assignment]
@@ -235,9 +248,12 @@ class CapturedStep:
                 arm._pending.append(arm._update(self.batch))
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.loss, _ = arm._update(self.batch)
+        self.pool_bytes = torch.cuda.memory_reserved() - before
 
     def _set(self, batch: Tensor, rate: float) -> None:
         self.batch.copy_(batch)
