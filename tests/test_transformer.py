@@ -88,6 +88,14 @@ def test_batches_go_on_after_their_block():
     assert torch.equal(batches.train(0), workload().shared(0).batches.train(0))
 
 
+def test_half_the_learning_rate_shows_in_the_held_out_loss():
+    losses = []
+    for rate in (1e-2, 5e-3):
+        work = workload(loss_steps=60, model={**MODEL, "learning_rate": rate})
+        losses.append(work.details(arm(work, "fp32+torch+fused"))["held_out_loss"])
+    assert losses[1] > losses[0] + 0.02
+
+
 @pytest.mark.parametrize("label", ["bf16+torch+fused", "fp16+torch+default", "fp16+torch+fused"])
 def test_half_precision_stays_close_to_fp32(label):
     work = workload()
@@ -102,7 +110,7 @@ def test_half_precision_stays_close_to_fp32(label):
 
 def test_parity_passes_and_sees_a_wrong_gradient():
     work = workload()
-    for label in ("fp32+torch+default", "bf16+torch+fused"):
+    for label in ("fp32+torch+default", "bf16+torch+fused", "fp16+torch+fused"):
         assert work.check(arm(work, label)).passed
     wrong = arm(work, "bf16+torch+fused")
     ffn = wrong.model.blocks[0].ffn
