@@ -277,6 +277,12 @@ def test_overrides_win_over_config_yaml_and_leave_its_other_keys(project: Path) 
     )
 
 
+def test_a_key_left_out_of_a_section_stays_the_preset_s(project: Path) -> None:
+    config = given_yaml(project, "preset: reference\nmeasuring: {margin: 0.02}")
+    assert config.measuring["margin"] == 0.02
+    assert config.measuring["processes"] == 5
+
+
 def test_strings_in_yaml_are_not_coerced(project: Path) -> None:
     assert "seed is '3' but must be a whole number" in sentence(project, "seed: '3'")
     message = sentence(project, "components: {layer_norm: {widths: '256,512'}}")
@@ -619,11 +625,14 @@ _values = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(_keys, inner, max_size=4)),
     max_leaves=30,
 )
-_pieces = (
-    "a: |&x |*x|\n|  |\t|- |? |: |[|]|{|}|,|<<: |!!int |!|>|'|\"|#|---|...|%YAML 9.9\n|"
-    "components:\n| layer_norm:\n|  widths: |1|99999999999999999999|é|\u2028|\ufeff|🙂|\\x"
-).split("|")
-_fragments = st.lists(st.sampled_from([*_pieces, "|"]), max_size=60).map("".join)
+# fmt: off
+_pieces = [
+    "a: ", "&x ", "*x", "\n", "  ", "\t", "- ", "? ", ": ", "[", "]", "{", "}", ",", "<<: ",
+    "!!int ", "!", "|", ">", "'", '"', "#", "---", "...", "%YAML 9.9\n", "components:\n",
+    " layer_norm:\n", "  widths: ", "1", "9" * 50, "é", "\u2028", "\ufeff", "🙂", "\\x",
+]
+# fmt: on
+_fragments = st.lists(st.sampled_from(_pieces), max_size=60).map("".join)
 
 
 def _answers(folder: Path, data: bytes, overrides: Any = None) -> None:

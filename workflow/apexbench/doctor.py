@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from apexbench.errors import UserError
 from apexbench.machine import apex_source, gpu, host, toolchain
 from apexbench.machine.apex import ApexStatus, apex_status
 from apexbench.machine.engines import engines, gpu_access
-from apexbench.machine.environment import device_choice
+from apexbench.machine.environment import device_choice, driver_too_old
 from apexbench.machine.import_probe import probe
 from apexbench.machine.install import torch_build
 
@@ -76,10 +75,7 @@ def examine(status: ApexStatus, results: Path) -> list[Row]:
 
 def _python() -> Row:
     found = f"{platform.python_version()} ({apex_source.python_command()})"
-    if sys.version_info >= (3, 11):
-        return Row("Python", "ok", found, required=True)
-    brings = "everything: apexbench needs Python 3.11 or newer"
-    return Row("Python", "wrong", found, brings, "make install PYTHON=python3.11", required=True)
+    return Row("Python", "ok", found, required=True)
 
 
 def _torch() -> Row:
@@ -128,18 +124,13 @@ def _gpu_line(one: gpu.Gpu) -> str:
 
 
 def _driver() -> Row:
-    newest = gpu.cuda_driver_version()
+    newest, build = gpu.cuda_driver_version(), torch_build()
     found = f"{gpu.driver_version()}, up to CUDA {newest}"
-    build = torch_build()
-    if build and build.cuda and newest and _major(build.cuda) > _major(newest):
+    if build and build.cuda and driver_too_old(build.cuda, newest):
         brings = f"torch's CUDA {build.cuda}, which this driver is too old for"
         command = apex_source.torch_command(build.version, newest)
         return Row("driver", "wrong", found, brings, command)
     return Row("driver", "ok", found)
-
-
-def _major(version: str) -> int:
-    return int(version.split(".")[0])
 
 
 def _nvcc(visible: list[gpu.Gpu]) -> Row:
@@ -148,7 +139,7 @@ def _nvcc(visible: list[gpu.Gpu]) -> Row:
     package = f"cuda-toolkit-{wanted.replace('.', '-')}" if wanted else "cuda-toolkit"
     command = f"sudo apt-get install {package}  # from developer.nvidia.com/cuda-downloads"
     if compiler is None:
-        brings = "building Apex outside a container"
+        brings = "building Apex outside a container (inside one, use a -devel image)"
         if not visible:
             return Row("nvcc", "missing", "not found", f"{brings}, once an NVIDIA GPU is here")
         return Row("nvcc", "missing", "not found", brings, command)
@@ -175,6 +166,8 @@ def _apex(status: ApexStatus, visible: list[gpu.Gpu]) -> Row:
         return Row("Apex", "ok", found)
     row_status = "missing" if status.state in ("absent", "python_only") else "wrong"
     brings = "FusedAdam, FusedLayerNorm, FusedRMSNorm and the other Apex arms"
+    if visible and (toolchain.nvcc() is None or toolchain.nvcc_mismatch()):
+        brings += "; its build needs the nvcc above first"
     if not visible:
         return Row("Apex", row_status, found, f"{brings}, once an NVIDIA GPU is here")
     return Row("Apex", row_status, found, brings, status.remedy)

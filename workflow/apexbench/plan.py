@@ -76,6 +76,8 @@ class Plan:
         """The request of a component's job: a param, so that a change of it re-measures."""
         settings = dict(self.config.components[component])
         implementations = settings.pop("implementations", None)
+        if "cases" in settings:
+            return self._request(component, cases=settings["cases"], implementations=implementations)
         return self._request(component, grid=settings, implementations=implementations)
 
     def training_request(self, model: str, process: int) -> str:
@@ -155,7 +157,7 @@ def load(root: Path, overrides: Mapping[str, Any]) -> Plan:
     paths = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     if package not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([package, *paths])
-    os.environ.setdefault("APEXBENCH_RUN", uuid.uuid4().hex[:12])
+    os.environ.setdefault("APEXBENCH_RUN_ID", uuid.uuid4().hex[:12])
     return plan
 
 

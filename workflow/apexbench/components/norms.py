@@ -34,7 +34,7 @@ PARITY_CHUNK = 2**25
 
 def label(case: Case) -> str:
     """Unique name of a case, e.g. ``16384×4096 bfloat16 forward``."""
-    parts = [f"{case['rows']}×{case['width']}", case["dtype"], case["direction"]]
+    parts = [f"{case['rows']}×{case['width']}", case["dtype"], case["direction"].replace("_", "+")]
     if case["autocast"]:
         parts.append("autocast")
     if not case["affine"]:

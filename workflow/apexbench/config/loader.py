@@ -53,6 +53,8 @@ def load(
 def _config(settings: dict[str, Any]) -> Config:
     components = {}
     for name in schemas.components():
+        if name not in settings["components"]:
+            continue  # a plug-in that nobody asked for
         entry = dict(settings["components"][name])
         if entry.pop("enabled", True):
             components[name] = entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,6 +13,8 @@ import yaml
 from apexbench.config import sentences
 
 PATH = Path(__file__).parents[2] / "schemas" / "config.schema.yaml"
+PLUGINS = "apexbench.components"
+"""The entry-point group of components from outside."""
 Schema = Mapping[str, Any]
 
 
@@ -20,7 +23,15 @@ def root() -> dict[str, Any]:
     """The whole schema (JSON Schema, draft 07)."""
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     value: dict[str, Any] = yaml.load(PATH.read_text(encoding="utf-8"), Loader=loader)
+    known = value["properties"]["components"]["properties"]
+    for name in plugins():
+        known.setdefault(name, {"$ref": "#/$defs/plugin"})
     return value
+
+
+def plugins() -> tuple[str, ...]:
+    """Components that other installed packages provide, by entry point."""
+    return tuple(sorted(entry.name for entry in importlib.metadata.entry_points(group=PLUGINS)))
 
 
 def resolve(schema: Schema, value: Any = None) -> Schema:

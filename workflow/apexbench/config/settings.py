@@ -47,6 +47,8 @@ class Config:
         axes = schemas.axes(schemas.component(component))
         if component not in self.components:
             return []
+        if "cases" in self.components[component]:
+            return copy.deepcopy(list(self.components[component]["cases"]))
         return grids.expand(f"components.{component}", self.components[component], axes)
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,9 +7,8 @@ import importlib.metadata
 
 from apexbench.components.component import Component
 from apexbench.components.names import component_files
+from apexbench.config.schema import PLUGINS
 from apexbench.errors import UserError
-
-GROUP = "apexbench.components"
 
 
 def find(name: str) -> Component:
@@ -19,7 +18,7 @@ def find(name: str) -> Component:
     elif name in component_files():
         module = importlib.import_module(f"apexbench.components.{name}")
     else:
-        for entry in importlib.metadata.entry_points(group=GROUP):
+        for entry in importlib.metadata.entry_points(group=PLUGINS):
             if entry.name == name:
                 return entry.load()
         raise UserError(

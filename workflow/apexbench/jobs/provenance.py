@@ -6,6 +6,8 @@ import os
 import platform
 import re
 import socket
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import apexbench
@@ -32,15 +34,30 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
 
 
+def source_version() -> str | None:
+    """The git commit of this apexbench, with ``+changes`` where files differ from it; None without git."""
+    root = Path(apexbench.__file__).parents[2]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        changes = git("status", "--porcelain", "--untracked-files=no", "--", "workflow")
+        return git("rev-parse", "HEAD") + ("+changes" if changes else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
 def provenance(request: Request, torch_free: bool = False) -> dict[str, Any]:
     """Machine, versions and Apex of this process.
 
     Raises UserError where the device is not the one that the request was made for.
     """
-    from apexbench.machine.environment import cpu_name, source_version
+    from apexbench.machine.host import cpu_model
 
     values: dict[str, Any] = {
-        "run": os.environ.get("APEXBENCH_RUN", ""),
+        "run": os.environ.get("APEXBENCH_RUN_ID", ""),
         "device": request.device,
         "node": socket.gethostname(),
         "config_hash": digest(request.text()),
@@ -60,7 +77,7 @@ def provenance(request: Request, torch_free: bool = False) -> dict[str, Any]:
     if request.device == "cuda":
         values.update(_gpu(request))
     else:
-        values["device_name"] = cpu_name()
+        values["device_name"] = cpu_model() or "unknown"
     values["machine"] = slug(values["device_name"]) if request.device == "cuda" else "cpu-" + slug(values["device_name"])
     if not torch_free:
         values.update(_libraries())

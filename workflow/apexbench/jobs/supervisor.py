@@ -61,7 +61,7 @@ def run(request: Request, out: Path, log: Path, progress: Progress | None = None
     job.seconds["total"] = time.time() - begin
     index = {
         "component": request.component,
-        "run": os.environ.get("APEXBENCH_RUN"),
+        "run": os.environ.get("APEXBENCH_RUN_ID"),
         "started": started,
         "finished": time.time(),
         "seconds": {name: round(value, 3) for name, value in job.seconds.items()},

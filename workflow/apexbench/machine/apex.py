@@ -10,6 +10,7 @@ import functools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -185,11 +186,10 @@ def _has_amp(install: ApexInstall, imported: Mapping[str, Imported]) -> bool:
 
 def _architectures(install: ApexInstall) -> dict[str, list[str]]:
     """Per module from cuobjdump; where it is missing, what the build wrote down."""
-    found = {}
-    for name, file in install.extensions.items():
-        embedded = cubin.architectures(file)
-        if embedded:
-            found[name] = embedded
+    names = list(install.extensions)
+    with ThreadPoolExecutor() as pool:  # each waits for a cuobjdump of its own
+        listed = list(pool.map(cubin.architectures, install.extensions.values()))
+    found = {name: embedded for name, embedded in zip(names, listed, strict=True) if embedded}
     recorded = install.build.get("architectures")
     if not found and isinstance(recorded, dict):
         found = {name: list(map(str, names)) for name, names in recorded.items()}
@@ -234,10 +234,9 @@ class _Evidence:
         for module in CORE:
             built_for = self.embedded.get(module)
             if self.capability and built_for and not cubin.runs_on(built_for, self.capability):
-                theirs = ", ".join(built_for)
-                return "wrong_architecture", (
-                    f"{name} was compiled for {theirs}; this GPU needs sm_{_digits(self.capability)}."
-                )
+                theirs, ours = ", ".join(built_for), _digits(self.capability)
+                sentence = f"{name} was compiled for {theirs}; this GPU needs sm_{ours}."
+                return "wrong_architecture", sentence
         return "compiled", self._compiled(name)
 
     def _broken(self) -> str | None:

@@ -7,6 +7,7 @@ fails only when it runs ("no kernel image is available").
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 from typing import Any
@@ -50,7 +51,14 @@ def apex_proof(time_limit: float = TIME_LIMIT_S) -> dict[str, dict[str, Any]]:
 def _run(program: str, time_limit: float) -> dict[str, Any]:
     command = [sys.executable, "-P", "-c", program]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=time_limit, check=False)
+        done = subprocess.run(
+            command,
+            # The Apex that is proven must be the one this process would import.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            timeout=time_limit,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return {"ok": False, "error": f"no answer within {time_limit:g} s"}
     if done.returncode == 0:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 import os
 import shlex
 import sys
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
 REPOSITORY = "https://github.com/NVIDIA/apex"

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from apexbench.errors import UserError
-from apexbench.machine.gpu import driver_version, visible_gpus
+from apexbench.machine.gpu import cuda_driver_version, driver_version, visible_gpus
 from apexbench.machine.host import cpu_model
 from apexbench.machine.install import find_apex, package_version, torch_build
 from apexbench.machine.toolchain import cxx_compiler
@@ -73,7 +73,19 @@ def _why_not_cuda() -> str | None:
         return "torch is not installed"
     if build.cuda is None:
         return f"torch {build.version} is not a CUDA build"
+    newest = cuda_driver_version()
+    if driver_too_old(build.cuda, newest):
+        return f"the driver runs CUDA up to {newest}, torch {build.version} needs {build.cuda}"
     return None
+
+
+def driver_too_old(cuda: str, newest: str | None) -> bool:
+    """Whether torch's CUDA is of a later major version than the driver's newest.
+
+    Within a major version any toolkit runs on any of its drivers (NVIDIA's minor version
+    compatibility).
+    """
+    return newest is not None and int(cuda.split(".")[0]) > int(newest.split(".")[0])
 
 
 def environment(device: str) -> dict[str, str | None]:

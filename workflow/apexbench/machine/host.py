@@ -107,8 +107,8 @@ def surroundings() -> dict[str, str]:
         found["container"] = "podman"
     elif os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER"):
         found["container"] = "apptainer"
-    elif os.environ.get("container"):
-        found["container"] = os.environ["container"]
+    elif os.environ.get("container"):  # noqa: SIM112 (systemd's name for it)
+        found["container"] = os.environ["container"]  # noqa: SIM112
     for key, variable in {
         "slurm_job_id": "SLURM_JOB_ID",
         "slurm_node": "SLURMD_NODENAME",

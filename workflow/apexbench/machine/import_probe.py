@@ -61,7 +61,7 @@ def _one_child(
     request: dict[str, Any], time_limit: float
 ) -> tuple[dict[str, Imported], str | None, str]:
     """What the child reported, the module it was importing when it ended, and how it ended."""
-    # -P: the folder of this file holds an apex.py, which must not stand for the package.
+    # -P: until the child has its search path, nothing in this file's folder may shadow a module.
     command = [sys.executable, "-P", str(Path(__file__).resolve())]
     try:
         done = subprocess.run(

@@ -12,6 +12,7 @@ import importlib.machinery
 import importlib.util
 import json
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -135,8 +136,8 @@ def find_apex(search_path: Sequence[str] | None = None) -> ApexInstall:
 
 
 def _distribution(search_path: Sequence[str] | None) -> metadata.Distribution | None:
-    where = {} if search_path is None else {"path": list(search_path)}
-    return next(iter(metadata.distributions(name="apex", **where)), None)
+    path = list(sys.path if search_path is None else search_path)
+    return next(iter(metadata.distributions(name="apex", path=path)), None)
 
 
 def _version(distribution: metadata.Distribution | None) -> str | None:
