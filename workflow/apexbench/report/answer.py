@@ -90,8 +90,8 @@ def _not_worth(part: str, tested: list[Entry], cases: Sequence[Case], device: st
         return f"{rival} ties {part} on this {device}{_span(best)}: no reason to build Apex for it."
     if counts.slower == counts.total:
         return (
-            f"{rival} is faster than {part} in all {numbers.plural(counts.total, 'case')} on this "
-            f"{device}{_span(best)}: no reason to build Apex for it."
+            f"{rival} is faster than {part} in {counts.total} of "
+            f"{numbers.plural(counts.total, 'case')} on this {device}{_span(best)}: no reason to build Apex for it."
         )
     return (
         f"{part} is never faster than the best that PyTorch ships on this {device}: {counts}"

@@ -48,7 +48,8 @@ class Arm:
     @property
     def is_apex(self) -> bool:
         """Whether this arm needs Apex, of today or of the past."""
-        return self.package.lower().startswith("apex")
+        pieces = (self.details.get("norm"), self.details.get("optimizer"))
+        return self.package.lower().startswith("apex") or "apex" in pieces
 
 
 @dataclass

@@ -116,7 +116,7 @@ def faster_everywhere(
     entries = all_of(cases, select)
     if not entries:
         reason = missing_reason(cases, select)
-        return Claim(id, NOT_TESTED, [reason.capitalize() + "." if reason else "No case measured it."])
+        return Claim(id, NOT_TESTED, [numbers.sentence(reason) if reason else "No case measured it."])
     evidence = []
     for baseline in BASELINES:
         found = list(against(cases, baseline, select))
@@ -245,7 +245,9 @@ def gain_over_fp32(cases: Sequence[Case]) -> Claim:
             )
     if not gains:
         reason = missing_reason(cases, is_apex)
-        return Claim("C5", NOT_TESTED, [f"{reason.capitalize()}."] if reason else evidence or ["No Transformer was trained."])
+        if reason:
+            evidence = [numbers.sentence(reason)]
+        return Claim("C5", NOT_TESTED, evidence or ["No Transformer was trained."])
     low = min(gain.low for gain in gains)
     if all(gain.high < CONSIDERABLE for gain in gains):
         return Claim("C5", REFUTED, evidence)

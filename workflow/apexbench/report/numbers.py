@@ -101,3 +101,9 @@ def listing(items: Sequence[str], conjunction: str = "and", most: int = 4) -> st
 def plural(number: int, noun: str, many: str | None = None) -> str:
     """``1 case``, ``3 cases``."""
     return f"{number} {noun if number == 1 else many or noun + 's'}"
+
+
+def sentence(text: str) -> str:
+    """``text`` with a capital first letter and a full stop; the rest as it is."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
