@@ -49,7 +49,7 @@ def decide(
     ]
     if not tested:
         reason = missing_reason(cases, select) or "no Apex arm was compared"
-        return Tile(component, part, UNTESTED, "on this machine", f"{part} was not tested: {reason}.")
+        return Tile(component, part, UNTESTED, "on this machine", f"{part} was not tested ({reason}).")
     names = list(dict.fromkeys(case.name for case, _, _ in tested))
     wins = [entry for entry in tested if entry[2].verdict == "faster"]
     won = list(dict.fromkeys(case.name for case, _, _ in wins))
@@ -123,7 +123,7 @@ def _span(entries: list[Entry]) -> str:
     ratios = sorted((versus.ratio for _, _, versus in entries), key=lambda ratio: ratio.value)
     if len(ratios) == 1:
         return f" ({numbers.ratio(ratios[0].value, ratios[0].low, ratios[0].high)})"
-    return f" ({numbers.ratio(ratios[0].value)} to {numbers.ratio(ratios[-1].value)})"
+    return f" ({numbers.span([ratio.value for ratio in ratios])})"
 
 
 def _where(wins: list[Entry], total: int) -> str:

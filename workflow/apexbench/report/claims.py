@@ -131,7 +131,7 @@ def _range(entries: list[Entry]) -> str:
     if len(ratios) == 1:
         ratio = entries[0][2].ratio
         return f" ({numbers.ratio(ratio.value, ratio.low, ratio.high)})"
-    return f" (speed {numbers.ratio(ratios[0])} to {numbers.ratio(ratios[-1])})"
+    return f" (speed {numbers.span(ratios)})"
 
 
 def by_case(entries: list[Entry]) -> list[str]:

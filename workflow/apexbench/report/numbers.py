@@ -59,6 +59,12 @@ def ratio(value: float, low: float | None = None, high: float | None = None) -> 
     return f"{significant(value)}× [{significant(low)}, {significant(high)}]"
 
 
+def span(values: Sequence[float]) -> str:
+    """The range of several ratios: ``0.71× to 1.28×``, or one ratio if they read alike."""
+    ends = list(dict.fromkeys([ratio(min(values)), ratio(max(values))]))
+    return " to ".join(ends)
+
+
 def share(value: float) -> str:
     """A fraction of one as a percentage: ``72.1 %``."""
     return f"{significant(100 * value)} %"

@@ -38,8 +38,11 @@ def draw(component: str, cases: Sequence[Case]) -> Figure | None:
             for arm, colour in zip(arms, COLOURS, strict=False):
                 _series(sheet, ax, panel, arm, colour)
             ax.set_title(f"{column}, {vocabulary.DIRECTIONS.get(direction, direction)}")
+    if not any(versus for case in cases for arm in case.arms if arm.is_apex for versus in arm.versus):
+        grid[0][0].set_ylim(0.5, 2)
     for row in grid:
         for ax in row:
+            ax.set_xlim(widths[0] / 1.25, widths[-1] * 1.25)
             style.ratio_axis(ax)
             ax.axhspan(1 / 1.01, 1.01, color=style.GRID, alpha=0.6, linewidth=0)
             _widths(ax, widths)

@@ -108,7 +108,8 @@ class Sheet:
             return f"{match[0]}<title>{html.escape(self.titles[match[1]])}</title>"
 
         names = "|".join(sorted(self.titles, key=len, reverse=True))
-        body = text[start:]
+        # Matplotlib leaves every string in a comment beside its glyphs.
+        body = re.sub(r"<!--.*?-->\s*", "", text[start:], flags=re.DOTALL)
         return re.sub(rf'<g id="({names})">', titled, body) if names else body
 
 
