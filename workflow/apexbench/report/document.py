@@ -135,7 +135,7 @@ def _section(
         leads.append("No case of this component was configured, so nothing was measured.")
     if component == "transformer":
         leads += _separate_bars(cases)
-    formulas = list(dict.fromkeys(case.work.formula for case in cases if case.work.formula))
+    formulas = list(dict.fromkeys(case.work.formula for case in cases if case.work.formula not in ("", "n/a")))
     if formulas and component != "transformer":
         leads.append(f"Work per call: {numbers.listing(formulas)}.")
     return {

@@ -55,8 +55,8 @@ REFERENCES = (
 def sections(cases: Sequence[Case]) -> list[tuple[str, str]]:
     """(heading, paragraph) pairs."""
     margins = sorted({versus.margin for _, _, versus in all_of(cases)}) or [0.01]
-    confidence = numbers.share(cases[0].confidence if cases else 0.99)
-    margin = numbers.listing([numbers.share(value) for value in margins], "or")
+    confidence = f"{100 * (cases[0].confidence if cases else 0.99):g} %"
+    margin = numbers.listing([f"{100 * value:g} %" for value in margins], "or")
     return [
         (
             "Parity before speed",

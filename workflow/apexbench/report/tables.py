@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from apexbench.records import BASELINES
@@ -25,29 +25,59 @@ class Entry:
 
 @dataclass
 class Table:
-    """A titled table; ``total`` rows exist, of which ``rows`` are shown."""
+    """A titled table; ``total`` rows exist, of which ``rows`` are shown.
+
+    ``paper`` are the columns that the narrower paper shows.
+    """
 
     title: str
     columns: list[str]
     rows: list[list[Entry]]
     total: int
+    paper: list[int] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         """The table as JSON values."""
-        return asdict(self)
+        return asdict(self) | {"paper": self.paper or list(range(len(self.columns)))}
 
 
 def component(name: str, cases: Sequence[Case], limits: ceilings.Ceilings, most: int) -> Table:
     """A component's arms, one row each: time, ratios with verdicts, share, memory, parity."""
+    if name == "ceiling":
+        return _ceilings(cases, most)
     trained = name == "transformer"
     columns = ["case", "implementation", "time"]
     columns += ["tokens/s", "MFU", "MFU (PaLM count)", "skipped steps", "held-out loss"] if trained else []
-    columns += [f"speed against {vocabulary.BASELINE_NAMES[base]}" for base in BASELINES]
+    columns += [vocabulary.BASELINE_COLUMNS[base] for base in BASELINES]
     columns += [] if trained else ["share of ceiling", "parity error"]
     columns += ["peak memory", "n"]
     pairs = [(case, arm) for case in cases for arm in case.arms]
     rows = [_row(case, arm, limits, trained) for case, arm in pairs[:most]]
-    return Table(f"{vocabulary.title(name)}: every cell", columns, rows, len(pairs))
+    hidden = ("parity error", "n", "MFU (PaLM count)", "time") if trained else ("parity error", "n")
+    paper = [index for index, column in enumerate(columns) if column not in hidden]
+    title = f"{vocabulary.title(name)}: every cell"
+    return Table(title, columns, rows, len(pairs), paper)
+
+
+def _ceilings(cases: Sequence[Case], most: int) -> Table:
+    rows = []
+    for case in cases:
+        for ceiling in ceilings.measured([case]).values():
+            arm = case.arm(ceiling.name)
+            time = case.time(arm) if arm else None
+            if arm is None or time is None:
+                continue
+            rows.append(
+                [
+                    Entry(case.name),
+                    Entry(ceiling.name, note=arm.description),
+                    Entry(numbers.time(time.value, time.low, time.high), time.value),
+                    Entry(numbers.rate(ceiling.per_second, ceiling.unit), ceiling.per_second),
+                    Entry(str(arm.samples[case.quantity]), arm.samples[case.quantity]),
+                ]
+            )
+    columns = ["case", "implementation", "time", "rate", "n"]
+    return Table("Ceilings measured in this run", columns, rows[:most], len(rows))
 
 
 def _row(case: Case, arm: Arm, limits: ceilings.Ceilings, trained: bool) -> list[Entry]:

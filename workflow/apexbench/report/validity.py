@@ -17,7 +17,7 @@ def verdict_sentences(cases: Sequence[Case]) -> list[str]:
     counts = tally(all_of(measured))
     confidence = measured[0].confidence if measured else 0.99
     lines = [
-        f"This report holds {counts}. Each interval is at {numbers.share(confidence)}: about "
+        f"This report holds {counts}. Each interval is at {100 * confidence:g} %: about "
         f"{numbers.significant(counts.total * (1 - confidence))} of them may miss the true ratio by "
         "chance."
         if counts.total

@@ -49,6 +49,11 @@ BASELINE_NAMES = {
     "torch_eager_best": "torch's best eager",
     "torch_best": "torch's best (torch.compile included)",
 }
+BASELINE_COLUMNS = {
+    "torch_default": "vs torch default",
+    "torch_eager_best": "vs best eager",
+    "torch_best": "vs best, compiled too",
+}
 STATUS_MARKS = {
     "ok": "●",
     "unavailable": "○",

@@ -49,7 +49,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
     more = {case.name: extras(case) for case in shown}
     tallest = 5 + max(len(entry) for entry in more.values())
     sheet = style.sheet(7.2, 0.4 + len(shown) * (0.5 + 0.17 * tallest))
-    grid = style.axes(sheet, len(shown), len(starts), sharex=True)
+    grid = style.axes(sheet, len(shown), len(starts), sharex=True, sharey="row")
     for row, case in zip(grid, shown, strict=True):
         for ax, start in zip(row, starts, strict=True):
             entry = found.get((case.name, start))
@@ -57,8 +57,12 @@ def draw(cases: Sequence[Case]) -> Figure | None:
                 ax.text(0.05, 0.5, "○ cells missing", transform=ax.transAxes, color=style.MUTED)
                 continue
             extra = more[case.name] if start == starts[0] else {}
-            _bars(sheet, ax, entry, extra)
-            ax.set_title(f"{style.short(case.name, 20)}: from {start[0]}, {start[1]} AdamW", fontsize=7.5)
+            labels = _bars(sheet, ax, entry, extra)
+            if start == starts[0]:
+                ax.set_yticks(range(len(labels)), labels)
+                ax.set_ylim(len(labels) - 0.4, -0.6)
+                ax.set_ylabel(style.short(case.name, 24), fontweight="bold")
+            ax.set_title(f"from {start[0]} + {start[1]}")
     for row in grid:
         for ax in row:
             style.ratio_axis(ax, "x")
@@ -78,7 +82,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
     )
 
 
-def _bars(sheet: style.Sheet, ax: style.Axes, entry: Attribution, extra: dict[str, Estimate]) -> None:
+def _bars(sheet: style.Sheet, ax: style.Axes, entry: Attribution, extra: dict[str, Estimate]) -> list[str]:
     start = 1.0
     labels = []
     for name, part in entry.parts.items():
@@ -92,11 +96,10 @@ def _bars(sheet: style.Sheet, ax: style.Axes, entry: Attribution, extra: dict[st
     labels.append("all three")
     for name, part in extra.items():
         _bar(sheet, ax, len(labels), 1.0, part.value, style.SKY, f"{name}: {_text(part)}", part)
-        labels.append(style.short(name, 34))
-    ax.set_yticks(range(len(labels)), labels)
-    ax.set_ylim(len(labels) - 0.4, -0.6)
+        labels.append(name.split(" (")[0])
     low, high = ax.get_xlim()
     ax.set_xlim(min(low, 0.9), max(high, 1.2) * 1.35)
+    return labels
 
 
 def _bar(

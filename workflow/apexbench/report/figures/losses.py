@@ -61,6 +61,8 @@ def draw(cases: Sequence[Case]) -> Figure | None:
         if floor is not None:
             ax.axhline(floor, color=style.MUTED, linewidth=1, linestyle=":")
             ax.text(0.99, floor, "corpus entropy", transform=ax.get_yaxis_transform(), ha="right", va="bottom", fontsize=7, color=style.MUTED)
+        low, high = ax.get_ylim()
+        ax.set_ylim(low - 0.06 * (high - low), high)
         ax.set_title(style.short(case.name, 40))
         ax.set_xlabel("step")
         ax.set_ylabel("loss (nats/token)")

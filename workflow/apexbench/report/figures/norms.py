@@ -42,6 +42,9 @@ def draw(component: str, cases: Sequence[Case]) -> Figure | None:
         grid[0][0].set_ylim(0.5, 2)
     for row in grid:
         for ax in row:
+            if ax is grid[0][0] and any(a.status != "ok" for c in cases for a in c.arms if a.is_apex):
+                low, high = ax.get_ylim()
+                ax.set_ylim(low * (low / high) ** 0.3, high)
             ax.set_xlim(widths[0] / 1.25, widths[-1] * 1.25)
             style.ratio_axis(ax)
             ax.axhspan(1 / 1.01, 1.01, color=style.GRID, alpha=0.6, linewidth=0)
@@ -120,7 +123,7 @@ def _lost(ax: style.Axes, cases: list[Case]) -> None:
                 reasons[mark] = vocabulary.status(arm.status)
     if reasons:
         text = ", ".join(f"{mark} {name}" for mark, name in reasons.items())
-        ax.text(0.01, 0.13, text, transform=ax.transAxes, color=style.MUTED, fontsize=7)
+        ax.text(0.01, 0.15, text, transform=ax.transAxes, color=style.MUTED, fontsize=7)
 
 
 def _widths(ax: style.Axes, widths: list[int]) -> None:

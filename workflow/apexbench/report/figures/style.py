@@ -194,5 +194,5 @@ def percent(value: float, _: object = None) -> str:
 
 
 def plain(value: float, _: object = None) -> str:
-    """Tick label with three significant digits."""
-    return significant(value) if value < 100 else f"{value:,.0f}".replace(",", " ")
+    """Tick label without needless zeros, thousands apart."""
+    return f"{float(significant(value)):g}" if abs(value) < 1000 else f"{value:,.0f}".replace(",", " ")
