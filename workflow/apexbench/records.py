@@ -131,7 +131,7 @@ class Work:
     bytes: int | None
     flops: int | None
     formula: str
-    ceiling: str | None
+    ceiling: str | None = None
     reason: str | None = None
 
 

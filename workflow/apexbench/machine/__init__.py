@@ -1,0 +1,1 @@
+"""What this machine is: GPUs, compilers, containers, versions, and which Apex it has."""

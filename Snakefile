@@ -1,0 +1,42 @@
+# apexbench: measure what NVIDIA Apex buys on this machine, component by component and end to end.
+#
+#   machine ──────────────┐
+#   ceiling, optimizer, layer_norm, rms_norm, amp ──┐
+#   transformer (one job a model and process) ──────┴── table ── figures ── report
+#
+# Logic is in the package (workflow/apexbench); rules are wiring. Edit config.yaml, not this file.
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
+
+from apexbench import owner, plan as plans
+
+PLAN = plans.load(Path(workflow.basedir), config)
+APEXBENCH = PLAN.command()
+MEASURE = PLAN.command(measuring=True)
+
+
+include: "workflow/rules/machine.smk"
+include: "workflow/rules/components.smk"
+include: "workflow/rules/transformer.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        "results/report.html",
+        REFERENCE_REPORTS,
+
+
+onstart:
+    owner.begin(PLAN)
+
+
+onsuccess:
+    owner.succeed(Path("results/report.html"))
+
+
+onerror:
+    owner.fail(PLAN, log)

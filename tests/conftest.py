@@ -1,0 +1,36 @@
+"""What every test may use: the repository's root, and how a test says what it needs."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def require(found: object, why: str) -> None:
+    """Skip the calling test with its reason when `found` is false; in CI, fail it.
+
+    CI (`.ci/run` sets APEXBENCH_CI=1) installs everything that a test may need, so that a test
+    cannot vanish there unnoticed.
+    """
+    if found:
+        return
+    if os.environ.get("APEXBENCH_CI") == "1":
+        pytest.fail(f"missing in CI: {why}", pytrace=False)
+    pytest.skip(why)
+
+
+def require_tool(name: str, why: str) -> str:
+    """Return the path of the command `name`, or skip (in CI: fail) the test, saying why."""
+    path = shutil.which(name)
+    require(path, f"`{name}` is not installed: {why}")
+    assert path is not None
+    return path
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository's root."""
+    return ROOT

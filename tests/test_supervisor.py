@@ -1,0 +1,138 @@
+"""A measuring job with a toy component: faults cost their own cells only, and nothing is measured twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from apexbench import records
+from apexbench.errors import UserError
+from apexbench.jobs import retry, supervisor
+from apexbench.jobs.request import Request
+
+TESTS = Path(__file__).parent
+MEASURING = {
+    "case_seconds": 0.3,
+    "pilot_rounds": 10,
+    "confidence": 0.99,
+    "margin": 0.01,
+    "throttle_retries": 0,
+    "implementation_seconds": 2,
+}
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """The toy, installed as an entry point that child processes find too."""
+    site = tmp_path / "site"
+    info = site / "toy-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[apexbench.components]\ntoy = toy_component:component\n")
+    (site / "toy_component.py").write_text((TESTS / "toy_component.py").read_text())
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(TESTS.parent / "workflow")]))
+    return tmp_path
+
+
+def request(*names, **values):
+    return Request(
+        component="toy",
+        device="cpu",
+        seed=0,
+        measuring={**MEASURING, **values.pop("measuring", {})},
+        environment={},
+        cases=[{"name": name} for name in names],
+        **values,
+    )
+
+
+def run(folder, wanted):
+    out = folder / "results" / "records" / "toy" / "index.json"
+    supervisor.run(wanted, out, folder / "log")
+    return {record.config["name"]: record for record in records.read_index(out)}, json.loads(out.read_text())
+
+
+def test_faults_cost_their_own_cells_only(toy):
+    found, index = run(toy, request("none", "crash", "hang", "memory"))
+    assert list(found) == ["none", "crash", "hang", "memory"]
+    assert found["none"].cell("faulty").status == "ok"
+    crash, hang, memory = (found[name].cell("faulty") for name in ("crash", "hang", "memory"))
+    assert (crash.status, hang.status, memory.status) == ("failed", "failed", "out_of_memory")
+    assert "SIGSEGV" in crash.reason
+    assert "hung" in hang.reason and "2 s" in hang.reason
+    for record in found.values():
+        assert record.cell("steady").status == record.cell("quick").status == "ok"
+        assert 199_000 < record.cell("steady").quantities["step_time"].value < 10_000_000
+        assert record.cell("wrong").status == "parity_failed"
+        assert not record.cell("wrong").quantities
+        verdicts = {entry.implementation: entry.verdict for entry in record.comparisons}
+        assert verdicts["quick"] == "faster"
+        assert "wrong" not in verdicts
+
+
+def test_a_second_run_measures_nothing_and_a_changed_request_what_depends_on_it(toy):
+    run(toy, request("a", "b"))
+    assert run(toy, request("a", "b"))[1]["measured"] == 0
+    assert run(toy, request("a", "b", "c"))[1]["measured"] == 1
+    assert run(toy, request("a", measuring={"case_seconds": 0.2}))[1]["measured"] == 1
+    assert run(toy, request("a", implementations=["steady"]))[1]["measured"] == 1
+    assert run(toy, request("a", processes=(0, 1)))[1]["measured"] == 1
+
+
+def test_a_corrupt_record_is_named_and_nothing_else_is_lost(toy):
+    found, index = run(toy, request("a", "b"))
+    path = toy / "results/records/toy" / index["records"][0]["file"]
+    whole = path.read_text()
+    for text, cause in (
+        (whole[: len(whole) // 2], "not a valid record"),
+        ("", "empty"),
+        (whole.replace('"process":0', '"process":NaN'), "NaN"),
+        (whole.replace('"schema_version":1', '"schema_version":2'), "schema version 2"),
+        ("{}", "not an apexbench record"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=cause) as caught:
+            run(toy, request("a", "b"))
+        assert str(path) in str(caught.value) and "delete that file" in str(caught.value)
+    path.unlink()
+    assert run(toy, request("a", "b"))[1]["measured"] == 1
+
+
+def test_retry_clears_the_cells_of_a_status(toy):
+    run(toy, request("none", "memory"))
+    assert retry.clear(toy / "results", "out_of_memory").startswith("1 records")
+    assert run(toy, request("none", "memory"))[1]["measured"] == 1
+    with pytest.raises(UserError, match="did you mean 'failed'"):
+        retry.clear(toy / "results", "faild")
+
+
+def test_a_component_that_cannot_start_is_one_sentence(toy, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(TESTS.parent / "workflow"))
+    with pytest.raises(UserError, match="before it measures anything"):
+        run(toy, request("a"))
+    assert "'toy' is not a component" in (toy / "log").read_text()
+
+
+def test_progress_says_component_case_and_count(toy, capfd):
+    run(toy, request("a", "b"))
+    told = capfd.readouterr().err
+    assert "toy: case 1 of 2: toy a" in told
+    assert "toy: case 2 of 2: toy b" in told and "left" in told
+
+
+def test_the_supervisor_needs_no_torch():
+    code = textwrap.dedent(
+        """
+        import sys
+        sys.modules["torch"] = None
+        import apexbench.jobs.supervisor, apexbench.plan, apexbench.cli
+        assert sys.modules["torch"] is None
+        """
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(TESTS.parent / "workflow")})

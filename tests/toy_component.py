@@ -1,0 +1,83 @@
+"""A tiny component without torch, for tests of faults, kills and clusters; an installed plug-in would do the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import ClassVar
+
+from apexbench.components.component import Component
+from apexbench.measuring.arms import Arm, Workload
+from apexbench.records import Check, Parity, Work
+
+
+class Spin(Arm):
+    """Spends a fixed time in each call; ``act`` happens in the call after parity."""
+
+    def __init__(self, microseconds, act=None, error=0.0):
+        self.seconds, self.act, self.error, self.checked = microseconds * 1e-6, act, error, False
+
+    def call(self, index):
+        if self.checked and self.act is not None:
+            self.act()
+        end = time.perf_counter() + self.seconds
+        while time.perf_counter() < end:
+            pass
+
+
+class ToyWorkload(Workload):
+    quantities: ClassVar = ("step_time",)
+    cold_cache = False
+
+    def __init__(self, case, device, seed):
+        self.case = case
+        self.work = Work(None, None, "a toy moves nothing", None, "n/a: a toy")
+
+    def arm(self, implementation):
+        return implementation.build(self.case)
+
+    def check(self, arm):
+        arm.checked = True
+        check = Check("output", arm.error, 0.5)
+        return Parity(check.passed, "error <= 0.5", [check])
+
+
+component = Component("toy", ToyWorkload, lambda case: f"toy {case['name']}", torch_free=True)
+
+
+@component.implementation(role="default")
+def steady(case):
+    """A steady 200 µs."""
+    return Spin(200)
+
+
+@component.implementation()
+def quick(case):
+    """A tenth of that."""
+    return Spin(20)
+
+
+@component.implementation()
+def wrong(case):
+    """Fast but wrong."""
+    return Spin(1, error=1.0)
+
+
+def _crash():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _hang():
+    time.sleep(3600)
+
+
+def _raise():
+    raise MemoryError
+
+
+@component.implementation()
+def faulty(case):
+    """Does what the case says: crash, hang, memory or nothing."""
+    acts = {"crash": _crash, "hang": _hang, "memory": _raise}
+    return Spin(100, acts.get(case["name"]))

@@ -1,0 +1,161 @@
+"""The command line: every rule and every user calls ``python -m apexbench <command>``.
+
+Each command imports its module when it runs, so that ``report`` never imports torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import apexbench
+from apexbench.errors import UserError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="What NVIDIA Apex buys on your GPU, measured against what PyTorch already ships.",
+)
+
+Results = Annotated[Path, typer.Option("--results", help="The run's folder.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(apexbench.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def doctor(
+    results: Results = Path("results"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what this machine has, what is missing, and what each missing thing would bring."""
+    from rich.console import Console
+
+    from apexbench import doctor as module
+
+    raise typer.Exit(module.run(Console(), as_json, results))
+
+
+@app.command(
+    name="exec",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    add_help_option=False,
+)
+def execute(context: typer.Context) -> None:
+    """Run another command in the runtime (native, docker, podman, apptainer), holding the device's lock."""
+    from apexbench import execute as module
+
+    raise typer.Exit(module.main(context.args))
+
+
+@app.command()
+def machine(
+    out: Annotated[Path, typer.Option(help="The JSON file to write.")],
+) -> None:
+    """Write the description of this machine."""
+    import json
+
+    from apexbench import records
+    from apexbench.machine.describe import describe
+
+    records.write_text_atomically(out, json.dumps(describe(), indent=1, sort_keys=True) + "\n")
+
+
+@app.command()
+def measure(
+    request: Annotated[str, typer.Option(help="The job's request, as JSON.")],
+    out: Annotated[Path, typer.Option(help="The job's index.json.")],
+    log: Annotated[Path, typer.Option(help="The job's log.")],
+) -> None:
+    """Measure one component's cases; what is measured already is kept."""
+    from apexbench.jobs import supervisor
+    from apexbench.jobs.request import Request
+
+    supervisor.run(Request.parse(request), out, log)
+
+
+@app.command()
+def aggregate(
+    results: Results = Path("results"),
+    out: Annotated[Path | None, typer.Option(help="Folder of summary.csv and summary.json.")] = None,
+) -> None:
+    """Merge a run's records into one table: summary.csv and summary.json."""
+    from apexbench.report.summary import aggregate as merge
+
+    merge(results, out or results)
+
+
+@app.command()
+def figures(
+    results: Results = Path("results"),
+    out: Annotated[Path | None, typer.Option(help="Folder of the figures.")] = None,
+) -> None:
+    """Draw a run's figures."""
+    from apexbench.report.render import figures as draw
+
+    draw(results, out or results / "figures")
+
+
+@app.command()
+def report(
+    records: Annotated[Path, typer.Option(help="The run's folder.")] = Path("results"),
+    out: Annotated[Path | None, typer.Option(help="Where the report goes.")] = None,
+    expect: Annotated[
+        list[str] | None, typer.Option(help="An index.json that should be there; its absence is shown.")
+    ] = None,
+) -> None:
+    """Write a run's report.html and report.pdf from its records alone."""
+    from apexbench.report.render import report as render
+
+    render(records, out or records, [Path(path) for path in expect or []])
+
+
+@app.command()
+def reference(
+    results: Results = Path("results"),
+    out: Annotated[Path, typer.Option(help="The folder of references.")] = Path("results/reference"),
+) -> None:
+    """Copy a finished run's records into the versioned reference of its machine."""
+    from apexbench.jobs.reference import keep
+
+    print(keep(results, out))
+
+
+@app.command()
+def retry(
+    status: Annotated[str, typer.Option(help="Statuses to clear, separated by commas.")],
+    results: Results = Path("results"),
+) -> None:
+    """Remove the records that hold cells of these statuses; the next run measures them again."""
+    from apexbench.jobs.retry import clear
+
+    print(clear(results, status))
+
+
+def main() -> None:
+    """Run the command line; a UserError is one sentence on stderr and exit status 2."""
+    try:
+        app(prog_name="apexbench")
+    except UserError as error:
+        sys.exit(_say(str(error)))
+
+
+def _say(sentence: str) -> int:
+    print(f"apexbench: {sentence}", file=sys.stderr)
+    return 2

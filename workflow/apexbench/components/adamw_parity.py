@@ -1,0 +1,154 @@
+"""The gate of AdamW: many small tensors, twelve steps, each with its own learning rate and gradients.
+
+Two kinds of check. *Bound*: no element may be further from float64 than the running error bound of
+:mod:`adamw_reference`; in float32 every planted fault breaks it by orders of magnitude. *Fault share*:
+in 16-bit dtypes rounding hides a fault in a single element, but not along the fault's own direction
+over all elements. With e the error and d what the fault would do to the parameters, the share
+|<e, d>| / <d, d> is 1 where the fault is present and near 0 where there is only rounding; 0.1 is
+allowed, a tenth of the fault. Where rounding after every single operation alone exceeds half of
+that, the fault is declared undetectable in this dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from apexbench.components import adamw_reference as reference
+from apexbench.components.adamw_reference import FAULTS, Settings, Trajectory
+from apexbench.records import Check, Parity
+
+SETTINGS = Settings()
+SHARE = 0.1
+FORMULA = (
+    f"bound: {reference.BOUND}; fault share: |<e, d>| / <d, d> <= {SHARE} for e = p - p_float64 and "
+    "d what a planted fault does to p (1 where the fault is there)"
+)
+
+Tensors = list[torch.Tensor]
+
+
+def shapes(device: str) -> list[tuple[int, ...]]:
+    """Odd, tiny, unaligned and longer than a 64 Ki chunk; on a GPU more than one launch can hold."""
+    mixed: list[tuple[int, ...]] = [(257, 300), (1,), (7,), (33, 65), (1000,), (513,)]
+    return mixed + [(5 + number,) for number in range(120)] + [(129, 65)] if device == "cuda" else mixed
+
+
+def inputs(dtype: torch.dtype, device: str, seed: int) -> tuple[Tensors, list[Tensors]]:
+    """p ~ 0.1 N(0, 1), and for every step signed g with |g| log-uniform in 1e-4 … 1, in ``dtype``."""
+    generator = torch.Generator().manual_seed(seed)
+    size = shapes(device)
+    params = [(0.1 * torch.randn(shape, generator=generator)).to(dtype) for shape in size]
+
+    def gradient(shape: tuple[int, ...]) -> torch.Tensor:
+        magnitude = torch.exp(math.log(1e4) * (torch.rand(shape, generator=generator) - 1))
+        sign = torch.where(torch.rand(shape, generator=generator) < 0.5, -1.0, 1.0)
+        return (magnitude * sign).to(dtype)
+
+    gradients = [[gradient(shape) for shape in size] for _ in SETTINGS.learning_rates]
+    return params, gradients
+
+
+def check(
+    build: Callable[[list[torch.nn.Parameter]], Any],
+    dtype: torch.dtype,
+    device: str,
+    seed: int,
+    scale: float = 1.0,
+) -> Parity:
+    """Run ``build(params)(lr)`` on fresh gradients times ``scale`` and compare with the formula.
+
+    ``build`` returns a callable that sets the learning rate and updates the parameters from their
+    ``.grad``. Where its optimizer keeps float32 master weights, these must follow the formula to
+    float32's bound.
+    """
+    start, gradients = inputs(dtype, device, seed)
+    params = [torch.nn.Parameter(p.to(device, copy=True)) for p in start]
+    for p in params:
+        p.grad = torch.zeros_like(p)
+    update = build(params)
+    masters = _masters(update)
+    for lr, step in zip(SETTINGS.learning_rates, gradients, strict=True):
+        for p, g in zip(params, step, strict=True):
+            assert p.grad is not None
+            p.grad.copy_(g * scale)
+        update(lr)
+    ends = [p.detach().cpu() for p in params]
+    kept = [master.detach().cpu() for master in masters]
+    update.close()
+    checks, undetectable = compare(ends, start, gradients, dtype)
+    if kept:
+        wide = reference.adamw(start, gradients, SETTINGS, torch.float32)
+        checks += _bounded("master weights", kept, wide)
+        undetectable = reference.undetectable(start, gradients, SETTINGS, torch.float32)
+    return Parity(all(entry.passed for entry in checks), FORMULA, checks, undetectable)
+
+
+def compare(
+    ends: Tensors, start: Tensors, gradients: list[Tensors], dtype: torch.dtype
+) -> tuple[list[Check], list[str]]:
+    """The checks of final parameters, and the faults that ``dtype`` hides."""
+    truth = reference.adamw(start, gradients, SETTINGS, dtype)
+    rounded = _rounded(start, gradients, dtype)
+    checks, undetectable = _bounded("p", ends, truth), []
+    hidden = reference.undetectable(start, gradients, SETTINGS, dtype)
+    for fault in FAULTS:
+        planted = reference.adamw(start, gradients, SETTINGS, dtype, fault).params
+        if fault in hidden and fault_share(rounded, truth.params, planted) > SHARE / 2:
+            undetectable.append(fault)
+            continue
+        share = fault_share(ends, truth.params, planted)
+        checks.append(Check(f"share of: {fault}", share if math.isfinite(share) else None, SHARE))
+    return checks, undetectable
+
+
+def fault_share(ends: Sequence[torch.Tensor], truth: Tensors, planted: Tensors) -> float:
+    """|<e, d>| / <d, d> over all tensors; NaN where a result is not finite."""
+    along = square = 0.0
+    for end, right, wrong in zip(ends, truth, planted, strict=True):
+        direction = wrong - right
+        along += float(((end.double() - right) * direction).sum())
+        square += float(direction.square().sum())
+    return abs(along) / square
+
+
+def _bounded(name: str, ends: Tensors, truth: Trajectory) -> list[Check]:
+    """The element with the largest share of its bound, for the whole set of tensors."""
+    worst = Check(f"{name} (largest share of its bound)", 0.0, 0.0)
+    worst_share = -1.0
+    for end, right, bound in zip(ends, truth.params, truth.bounds, strict=True):
+        if not bool(torch.isfinite(end).all()):
+            return [Check(worst.tensor, None, float(bound.max()))]
+        error = (end.double() - right).abs()
+        place = int((error / bound).argmax())
+        share = float(error.flatten()[place] / bound.flatten()[place])
+        if share > worst_share:
+            worst_share = share
+            worst.error, worst.tolerance = (float(x.flatten()[place]) for x in (error, bound))
+    return [worst]
+
+
+def _rounded(start: Tensors, gradients: list[Tensors], dtype: torch.dtype) -> Tensors:
+    """The formula with every single result rounded to ``dtype``: the least accurate honest way."""
+    beta1, beta2 = SETTINGS.betas
+    ends = []
+    for place, first in enumerate(start):
+        p = first.clone()
+        m, v = torch.zeros_like(p), torch.zeros_like(p)
+        for step, lr in enumerate(SETTINGS.learning_rates, start=1):
+            g = gradients[step - 1][place]
+            m = m * beta1 + g * (1 - beta1)
+            v = v * beta2 + (g * g) * (1 - beta2)
+            denominator = (v / (1 - beta2**step)).sqrt() + SETTINGS.eps
+            p = p - p * (lr * SETTINGS.weight_decay) - (m / (1 - beta1**step)) / denominator * lr
+        ends.append(p)
+    return ends
+
+
+def _masters(update: Any) -> Tensors:
+    groups = getattr(getattr(update, "optimizer", None), "param_groups_master", [])
+    found = [master for group in groups for master in group["params"]]
+    return [master for master in found if master is not None]

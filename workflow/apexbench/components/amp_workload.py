@@ -1,0 +1,255 @@
+"""A training step in one precision, what its arms share, and its gate.
+
+The gate: loss and every parameter's gradient of one step (unscaled) against the same model in
+float64. With u the unit roundoff of the matrix products' inputs (2^-24, TF32 and float16 2^-11,
+bfloat16 2^-8) and S = 4 × depth stages that round on the way to a gradient, the loss may be off by a
+relative 2 S u; a gradient, in relative Frobenius norm, by 2 S u + sqrt(S u / 4): the root is the
+share of ReLUs whose sign rounding turns, each of which changes its term of the gradient by its size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from apexbench.components.amp_models import Batch, model
+from apexbench.components.component import Case, Implementation
+from apexbench.errors import UserError
+from apexbench.measuring.arms import Arm, Diverged, Unsupported, Workload
+from apexbench.records import Check, Parity, Work
+
+LR, WEIGHT_DECAY = 1e-6, 0.1
+"""While timed: small, so that thousands of steps leave the loss where it was."""
+
+LEARN_LR, LEARN_STEPS = 1e-3, 20
+"""For the loss in the details: the tutorial's 20 steps."""
+
+ROUNDOFF = {"float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+FORMULA = (
+    "loss: |loss - loss_float64| / |loss_float64| <= 2 S u; gradients: Frobenius norm of the error over "
+    "that of the float64 gradient <= 2 S u + sqrt(S u / 4); S = 4 x depth, u the unit roundoff of the "
+    "matrix products' inputs"
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A precision: ``float32``, ``tf32``, or an autocast dtype; ``opt_level`` asks for apex.amp."""
+
+    precision: str
+    grad_scaler: bool = False
+    opt_level: str | None = None
+
+
+def label(case: Case) -> str:
+    """Unique name of a case, e.g. ``mlp batch 128``."""
+    return f"{case['model']} batch {case['batch']}"
+
+
+class Training:
+    """A model, its optimizer and its scaler, in one precision."""
+
+    def __init__(self, recipe: Recipe, module: torch.nn.Module, loss: Any, device: str, lr: float):
+        self.recipe, self.module, self.loss, self.device = recipe, module, loss, device
+        self.optimizer = torch.optim.AdamW(module.parameters(), lr=lr, weight_decay=WEIGHT_DECAY)
+        self.scaler = torch.amp.GradScaler(device) if recipe.grad_scaler else None
+        self._scaler_state = self.scaler.state_dict() if self.scaler is not None else {}
+        self.dtype = None
+        if recipe.opt_level is None and recipe.precision in ("float16", "bfloat16"):
+            self.dtype = getattr(torch, recipe.precision)
+        if recipe.opt_level is not None:
+            from apex import amp  # only commits before 2025-05-08 have it
+
+            self.module, self.optimizer = amp.initialize(
+                module, self.optimizer, opt_level=recipe.opt_level, verbosity=0
+            )
+
+    def forward_backward(self, batch: Batch) -> torch.Tensor:
+        """Gradients (scaled, where the recipe scales) into ``.grad``; returns the unscaled loss."""
+        x, y = batch
+        autocast = torch.autocast(self.device, self.dtype) if self.dtype else contextlib.nullcontext()
+        with autocast:
+            out = self.module(x)
+            # The loss is taken in float32, to which autocast itself would bring it.
+            loss = self.loss(out.float(), y)
+        if self.recipe.opt_level is not None:
+            from apex import amp
+
+            with amp.scale_loss(loss, self.optimizer) as scaled:
+                scaled.backward()
+        elif self.scaler is not None:
+            self.scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        return loss.detach()
+
+    def step(self, batch: Batch) -> torch.Tensor:
+        """One training step."""
+        if self.recipe.opt_level is None:
+            self.optimizer.zero_grad(set_to_none=True)
+        else:
+            self.optimizer.zero_grad()
+        loss = self.forward_backward(batch)
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        return loss
+
+    def unscale(self) -> None:
+        """Bring the gradients back to their size; apex.amp's scale_loss has done so already."""
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+
+    def restore_scaler(self) -> None:
+        """Put scale and growth tracker back to their start."""
+        if self.scaler is not None:
+            self.scaler.load_state_dict(self._scaler_state)
+
+
+class AmpArm(Arm):
+    """One precision with a model of its own, equal at the start to the others'."""
+
+    def __init__(self, recipe: Recipe, workload: AmpWorkload):
+        self.recipe, self.workload = recipe, workload
+        self.training = workload.training(recipe, LR)
+        self.synchronises = recipe.grad_scaler or recipe.opt_level in ("O1", "O2")
+        self.last: torch.Tensor | None = None
+        self._matmul_precision = "highest"
+
+    def prepare(self, calls: int) -> None:
+        self._matmul_precision = torch.get_float32_matmul_precision()
+        set_tf32(self.recipe.precision == "tf32")
+        self.training.restore_scaler()
+
+    def call(self, index: int) -> None:
+        self.last = self.training.step(self.workload.batches[index])
+
+    def finish(self) -> None:
+        torch.set_float32_matmul_precision(self._matmul_precision)
+
+    def close(self) -> None:
+        del self.training
+        self.last = None
+
+
+def set_tf32(on: bool) -> None:
+    """Let float32 matrix products use TF32, or forbid it."""
+    torch.set_float32_matmul_precision("high" if on else "highest")
+
+
+class AmpWorkload(Workload):
+    """The initial weights (float32) and the batches of one case."""
+
+    quantities: ClassVar[tuple[str, ...]] = ("step_time",)
+
+    def __init__(self, case: Case, device: str, seed: int):
+        if not isinstance(case["batch"], int) or case["batch"] < 1:
+            raise UserError(f"amp case has batch {case['batch']!r}: give a positive whole number.")
+        self.case, self.device, self.seed = case, device, seed
+        self.model = model(case["model"])
+        self.generator = torch.Generator().manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.module = self.model.module().to(device)
+        self.batches: list[Batch] = []
+        self.work = Work(None, None, "not bounded by one limit", None, "a whole training step")
+
+    def _batch(self, generator: torch.Generator | None = None) -> Batch:
+        x, y = self.model.batch(self.case["batch"], generator or self.generator)
+        return x.to(self.device), y.to(self.device)
+
+    def _same_batch(self) -> Batch:
+        """The batch that every arm learns from, so that their losses compare."""
+        return self._batch(torch.Generator().manual_seed(self.seed + 1))
+
+    def buffer_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self._same_batch())
+
+    def allocate(self, calls: int) -> None:
+        self.batches = [self._batch() for _ in range(calls)]
+
+    def training(self, recipe: Recipe, lr: float) -> Training:
+        """A fresh training in ``recipe`` from the shared initial weights."""
+        module = copy.deepcopy(self.module)
+        return Training(recipe, module, self.model.loss, self.device, lr)
+
+    def arm(self, implementation: Implementation) -> Arm:
+        recipe = implementation.build(self.case)
+        if recipe.opt_level is not None and self.case.get("legacy") != recipe.opt_level:
+            raise Unsupported(
+                "apex.amp keeps one level for a whole process and patches torch in it",
+                f"measure it in a case of its own with legacy: {recipe.opt_level}",
+            )
+        return AmpArm(recipe, self)
+
+    def check(self, arm: Arm) -> Parity:
+        """Loss and gradients of one step against the same model and batch in float64."""
+        assert isinstance(arm, AmpArm)
+        batch = self._batch()
+        arm.prepare(1)
+        training = arm.training if arm.recipe.opt_level else self.training(arm.recipe, LR)
+        loss = training.forward_backward(batch)
+        training.unscale()
+        results = [p.grad for p in training.module.parameters()]
+        arm.finish()
+        wide = copy.deepcopy(self.module).double()
+        x, y = (t.double() if t.is_floating_point() else t for t in batch)
+        expected = self.model.loss(wide(x), y)
+        expected.backward()
+        stages = 4 * self.model.depth * ROUNDOFF[arm.recipe.precision]
+        checks = [Check("loss", _relative(loss, expected.detach()), 2 * stages)]
+        limit = 2 * stages + (stages / 4) ** 0.5
+        for (name, p), result in zip(wide.named_parameters(), results, strict=True):
+            error = None if result is None else _relative(result, p.grad)
+            checks.append(Check(f"gradient of {name}", error, limit))
+        training.optimizer.zero_grad()
+        return Parity(all(entry.passed for entry in checks), FORMULA, checks)
+
+    def details(self, arm: Arm) -> dict[str, Any]:
+        """Loss over 20 steps from fresh weights on one batch, steps skipped, and the last scale."""
+        assert isinstance(arm, AmpArm)
+        timed = None if arm.last is None else float(arm.last)
+        facts = {"timed_loss": timed, "tf32": arm.recipe.precision == "tf32"}
+        if arm.recipe.opt_level is not None:  # a second amp.initialize is not allowed
+            return facts | self._finite([timed], "while it was timed")
+        training, batch = self.training(arm.recipe, LEARN_LR), self._same_batch()
+        losses, scales, skipped = [], [], 0
+        arm.prepare(1)
+        try:
+            for _ in range(LEARN_STEPS):
+                losses.append(float(training.step(batch)))
+                if training.scaler is not None:
+                    scales.append(training.scaler.get_scale())
+                    before = scales[-2] if len(scales) > 1 else training.scaler._init_scale
+                    skipped += scales[-1] < before
+        finally:
+            arm.finish()
+        facts |= {"steps": LEARN_STEPS, "first_loss": losses[0], "loss": losses[-1]}
+        if scales:
+            facts |= {"skipped_steps": skipped, "scale": scales[-1]}
+            if skipped == LEARN_STEPS:
+                raise Diverged(f"GradScaler skipped all {LEARN_STEPS} steps")
+        return facts | self._finite([timed, *losses], f"within {LEARN_STEPS} steps")
+
+    @staticmethod
+    def _finite(losses: list[float | None], when: str) -> dict[str, Any]:
+        if not all(loss is None or abs(loss) < float("inf") for loss in losses):
+            raise Diverged(f"the loss became infinite or NaN {when}")
+        return {}
+
+    def close(self) -> None:
+        self.batches = []
+        del self.module
+
+
+def _relative(result: torch.Tensor, expected: torch.Tensor | None) -> float | None:
+    """Frobenius norm of the error over that of ``expected``; None if not finite."""
+    if expected is None or not bool(torch.isfinite(result).all()):
+        return None
+    return float((result.double() - expected).norm() / expected.norm())

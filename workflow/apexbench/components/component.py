@@ -1,0 +1,107 @@
+"""What a component is: a name, its cases, and its implementations, each ONE decorated function.
+
+A component's file creates one :class:`Component` named ``component`` and decorates one function per
+implementation; the function's name is the implementation's name and its docstring the description
+shown in the report. What the function returns is up to the component's workload (a norm returns
+``f(x, weight, bias)``, an optimizer's returns the optimizer).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from apexbench.measuring.arms import Workload
+
+Case = Mapping[str, Any]
+Missing = tuple[str, str | None]
+Requirement = Callable[[str], Missing | None]
+"""``requirement(device)`` is None when met, else (reason, remedy); device is ``cpu`` or ``cuda``."""
+
+ROLES = ("default", "eager", "compiled", None)
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to do the operation.
+
+    ``role`` says which baselines it belongs to: ``default`` (what PyTorch does when nothing is
+    asked for; exactly one per component), ``eager`` (another eager torch way), ``compiled``
+    (torch.compile or a CUDA graph of torch), or None (a candidate only). ``kernel`` is a regular
+    expression that one of the CUDA kernels it launches must match: the evidence that it ran and did
+    not fall back to torch.
+    """
+
+    name: str
+    package: str
+    role: str | None
+    requires: tuple[Requirement, ...]
+    kernel: str | None
+    description: str
+    build: Callable[..., Any]
+
+    def missing(self, device: str) -> Missing | None:
+        """The first unmet requirement on ``device`` as (reason, remedy), or None."""
+        for requirement in self.requires:
+            if (unmet := requirement(device)) is not None:
+                return unmet
+        return None
+
+
+@dataclass
+class Component:
+    """A registry of implementations and the workload that measures them.
+
+    ``workload(case, device, seed)`` builds the shared inputs of one case; ``label(case)`` is the
+    case's unique name in tables and figures.
+    """
+
+    name: str
+    workload: Callable[[Case, str, int], Workload]
+    label: Callable[[Case], str]
+    implementations: dict[str, Implementation] = field(default_factory=dict)
+    torch_free: bool = False
+
+    def names(self, case: Case, wanted: list[str] | None) -> list[str]:
+        """The implementations to measure in a case: those wanted, or all."""
+        return [name for name in self.implementations if wanted is None or name in wanted]
+
+    def implementation(
+        self,
+        *,
+        package: str = "torch",
+        role: str | None = None,
+        requires: tuple[Requirement, ...] = (),
+        kernel: str | None = None,
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register the decorated function as an implementation; ValueError if it is misdescribed."""
+        if role not in ROLES:
+            raise ValueError(f"role is {role!r} but must be one of {ROLES}")
+
+        def register(build: Callable[..., Any]) -> Callable[..., Any]:
+            name = build.__name__
+            if name in self.implementations:
+                raise ValueError(f"{self.name} already has an implementation named {name}")
+            description = " ".join((inspect.getdoc(build) or "").split("\n\n")[0].split())
+            if not description:
+                raise ValueError(f"{self.name}.{name} needs a docstring: it is shown in the report")
+            self.implementations[name] = Implementation(
+                name, package, role, requires, kernel, description, build
+            )
+            return build
+
+        return register
+
+    def baselines(self) -> dict[str, list[str]]:
+        """Members of torch_default, torch_eager_best and torch_best, by implementation name."""
+        by_role: dict[str | None, list[str]] = {role: [] for role in ROLES}
+        for entry in self.implementations.values():
+            by_role[entry.role].append(entry.name)
+        eager = by_role["default"] + by_role["eager"]
+        return {
+            "torch_default": by_role["default"],
+            "torch_eager_best": eager,
+            "torch_best": eager + by_role["compiled"],
+        }

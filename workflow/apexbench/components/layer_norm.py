@@ -1,0 +1,83 @@
+"""LayerNorm over the last dimension: y = (x - mean) / sqrt(var + eps) · weight + bias.
+
+Ba, Kiros and Hinton, Layer Normalization, arXiv:1607.06450. var is the biased variance, eps 1e-5.
+Inputs, directions and bytes: see :mod:`apexbench.components.norms`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from apexbench.components import norms, requirements
+from apexbench.components.component import Case, Component
+from apexbench.components.norms import EPS, Norm, NormWorkload
+
+
+def reference(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, dy: torch.Tensor, eps: float
+) -> dict[str, torch.Tensor]:
+    """y, dx and, where affine, dweight and dbias of (rows, width) inputs, in float64.
+
+    With h the normalised x and g = dy · weight: dx = rstd (g - mean(g) - h mean(g h)).
+    """
+    wide, grad = x.detach().double(), dy.double()
+    centred = wide - wide.mean(-1, keepdim=True)
+    rstd = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
+    normal = centred * rstd
+    scale = 1 if weight is None else weight.detach().double()
+    scaled = grad * scale
+    result = {
+        "y": normal * scale + (0 if bias is None else bias.detach().double()),
+        "dx": rstd
+        * (scaled - scaled.mean(-1, keepdim=True) - normal * (scaled * normal).mean(-1, keepdim=True)),
+    }
+    if weight is not None:
+        result["dweight"] = (grad * normal).sum(0)
+    if bias is not None:
+        result["dbias"] = grad.sum(0)
+    return result
+
+
+def workload(case: Case, device: str, seed: int) -> NormWorkload:
+    """The shared inputs of one case."""
+    return NormWorkload(case, device, seed, reference, bias=True)
+
+
+component = Component("layer_norm", workload, norms.label)
+NEEDS = requirements.apex("fused_layer_norm_cuda")
+KERNEL = "cuApply(Layer|RMS)Norm|cuComputeGradInput"
+
+
+@component.implementation(role="default")
+def torch_eager(case: Case) -> Norm:
+    """torch.nn.functional.layer_norm, eager."""
+    shape = (case["width"],)
+    return lambda x, weight, bias: F.layer_norm(x, shape, weight, bias, EPS)
+
+
+@component.implementation(role="compiled", requires=(requirements.compiler,))
+def torch_compiled(case: Case) -> Norm:
+    """torch.compile of torch.nn.functional.layer_norm, static shapes."""
+    return torch.compile(torch_eager(case), dynamic=False)
+
+
+@component.implementation(package="apex", requires=(NEEDS,), kernel=KERNEL)
+def apex(case: Case) -> Norm:
+    """apex.normalization.FusedLayerNorm."""
+    return _apex(case, memory_efficient=False)
+
+
+@component.implementation(package="apex", requires=(NEEDS,), kernel=KERNEL)
+def apex_memory_efficient(case: Case) -> Norm:
+    """apex.normalization.FusedLayerNorm, memory_efficient=True: backward recomputes from y."""
+    return _apex(case, memory_efficient=True)
+
+
+def _apex(case: Case, memory_efficient: bool) -> Norm:
+    from apex.normalization.fused_layer_norm import fused_layer_norm, fused_layer_norm_affine
+
+    shape = (case["width"],)
+    if not case["affine"]:
+        return lambda x, weight, bias: fused_layer_norm(x, shape, EPS, memory_efficient)
+    return lambda x, weight, bias: fused_layer_norm_affine(x, weight, bias, shape, EPS, memory_efficient)

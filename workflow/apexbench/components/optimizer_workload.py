@@ -1,0 +1,176 @@
+"""What the arms of an optimizer case share, how one is timed, and the gate it must pass."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+
+from apexbench.components import adamw_parity
+from apexbench.components.component import Case, Implementation
+from apexbench.components.models import elements, parameter_shapes
+from apexbench.components.optimizer_steps import SCALE, Update
+from apexbench.errors import UserError
+from apexbench.measuring.arms import Arm, Unsupported, Workload
+from apexbench.records import Parity, Work
+
+ALGORITHMS = {"adamw": "AdamW"}
+DTYPES = ("float32", "bfloat16", "float16")
+
+BETAS = (0.9, 0.999)
+EPS = 1e-8
+EPS_FLOAT16 = 1e-4
+"""1e-8 is zero in float16, and torch keeps the moments in the parameters' dtype: it would divide by 0."""
+WEIGHT_DECAY = 0.1
+LR = 1e-6
+"""Small, so that thousands of steps on the same gradients leave the parameters N(0, 1)-like."""
+
+
+def label(case: Case) -> str:
+    """Unique name of a case, e.g. ``AdamW gpt2-124M float32 GradScaler``."""
+    parts = [ALGORITHMS[case["algorithm"]], case["model"], case["dtype"]]
+    return " ".join([*parts, "GradScaler"] if case["grad_scaler"] else parts)
+
+
+def hyperparameters(case: Case) -> dict[str, Any]:
+    """betas, eps and weight_decay of a case, the same for every implementation."""
+    return {
+        "betas": case.get("betas", BETAS),
+        "eps": case.get("eps", EPS_FLOAT16 if case["dtype"] == "float16" else EPS),
+        "weight_decay": case.get("weight_decay", WEIGHT_DECAY),
+    }
+
+
+def learning_rate(step: int) -> float:
+    """The rate of the ``step``-th call: it changes with every step, as under a scheduler."""
+    return LR * (1 + 0.5 * math.cos(step))
+
+
+def work(case: Case) -> Work:
+    """Least bytes of one step, bounded by the copy ceiling."""
+    size = getattr(torch, case["dtype"]).itemsize
+    moved = (8 if case["grad_scaler"] else 7) * size
+    what = "read p, g, m, v; write p, m, v"
+    if case["grad_scaler"]:
+        what += "; read g for the inf check"
+    return Work(
+        elements(parameter_shapes(case["model"])) * moved,
+        None,
+        f"{moved} B × parameters: {what}, {size} B each",
+        "copy",
+    )
+
+
+class OptimizerArm(Arm):
+    """One optimizer over the shared parameters; it owns its state alone."""
+
+    def __init__(self, implementation: Implementation, workload: OptimizerWorkload):
+        self.implementation = implementation
+        self.workload = workload
+        self.update = workload.build(implementation, workload.case, workload.params)
+        self.synchronises = self.update.synchronises
+        # An unscaled gradient must be restored before it is unscaled again.
+        self.max_calls = 1 if workload.case["grad_scaler"] else None
+        self.steps = 0
+
+    def prepare(self, calls: int) -> None:
+        self.workload.restore_gradients()
+        self.update.restore_scaler()
+
+    def call(self, index: int) -> None:
+        self.steps += 1
+        self.update(learning_rate(self.steps))
+
+    def close(self) -> None:
+        self.update.close()
+
+
+class OptimizerWorkload(Workload):
+    """Parameters and gradients of one model; N(0, 1) values, gradients a hundredth of that."""
+
+    quantities: ClassVar[tuple[str, ...]] = ("step_time", "device_time")
+
+    def __init__(self, case: Case, device: str, seed: int):
+        if case["algorithm"] not in ALGORITHMS:
+            raise UserError(
+                f"optimizer case has algorithm '{case['algorithm']}': use {', '.join(ALGORITHMS)}."
+            )
+        if case["dtype"] not in DTYPES:
+            raise UserError(f"optimizer case has dtype '{case['dtype']}': use {', '.join(DTYPES)}.")
+        # Compiled steps share one code object: what an earlier case compiled counts against its limit.
+        torch._dynamo.reset()
+        self.case = case
+        self.device = device
+        self.dtype = getattr(torch, case["dtype"])
+        self.work = work(case)
+        self.seed = seed
+        generator = torch.Generator(device).manual_seed(seed)
+        self.params: list[torch.nn.Parameter] = []
+        self.gradients: list[torch.Tensor] = []
+        for shape in parameter_shapes(case["model"]):
+            p, g = (
+                torch.randn(shape, device=device, dtype=self.dtype, generator=generator)
+                for _ in range(2)
+            )
+            p = torch.nn.Parameter(p)
+            p.grad = g.mul_(0.01 * (SCALE if case["grad_scaler"] else 1))
+            self.params.append(p)
+        if case["grad_scaler"]:
+            self.gradients = [p.grad.clone() for p in self.params if p.grad is not None]
+
+    def build(
+        self, implementation: Implementation, case: Case, params: list[torch.nn.Parameter]
+    ) -> Update:
+        """The implementation's optimizer of ``params`` as one call; Unsupported where it can't be."""
+        built = implementation.build(case, params, LR)
+        scaler = None
+        if case["grad_scaler"]:
+            scaler = torch.amp.GradScaler(self.device, init_scale=SCALE)
+            on_device = getattr(
+                getattr(built, "optimizer", built), "_step_supports_amp_scaling", False
+            )
+            if self.dtype == torch.float16 and not on_device:
+                raise Unsupported(
+                    "GradScaler refuses to unscale float16 gradients for this optimizer",
+                    "keep float32 parameters, or use an optimizer that takes the scale on the device",
+                )
+        return Update(built, scaler)
+
+    def arm(self, implementation: Implementation) -> Arm:
+        return OptimizerArm(implementation, self)
+
+    def check(self, arm: Arm) -> Parity:
+        """The arm's implementation, built on small tensors, against float64 AdamW by formula."""
+        assert isinstance(arm, OptimizerArm)
+        case = {**self.case, **adamw_parity.SETTINGS.as_case()}
+
+        def build(params: list[torch.nn.Parameter]) -> Update:
+            return self.build(arm.implementation, case, params)
+
+        scale = SCALE if self.case["grad_scaler"] else 1.0
+        return adamw_parity.check(build, self.dtype, self.device, self.seed, scale)
+
+    def restore_gradients(self) -> None:
+        """Undo what an unscaling did to the shared gradients."""
+        if self.gradients:
+            with torch.no_grad():
+                torch._foreach_copy_([p.grad for p in self.params], self.gradients)
+
+    def details(self, arm: Arm) -> dict[str, Any]:
+        """Sizes of the model, and whether the values stayed finite over all steps."""
+        assert isinstance(arm, OptimizerArm)
+        finite = all(bool(torch.isfinite(p.detach()).all()) for p in self.params)
+        if not finite:
+            raise FloatingPointError("parameters became infinite or NaN while it was timed")
+        return {
+            "tensors": len(self.params),
+            "parameters": elements(parameter_shapes(self.case["model"])),
+            "steps": arm.steps,
+            "synchronises": arm.synchronises,
+        }
+
+    def close(self) -> None:
+        for p in self.params:
+            p.grad = None
+        self.params, self.gradients = [], []

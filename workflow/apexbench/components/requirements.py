@@ -1,0 +1,50 @@
+"""What an implementation needs of the machine: each returns None when met, else (reason, remedy)."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from apexbench.components.component import Missing, Requirement
+
+NEEDS_GPU = "needs an NVIDIA GPU"
+
+
+def cuda(device: str) -> Missing | None:
+    """An NVIDIA GPU as the device of the run."""
+    if device == "cuda":
+        return None
+    return NEEDS_GPU, "run on a machine with an NVIDIA GPU and a CUDA build of torch"
+
+
+def apex(module: str) -> Requirement:
+    """NVIDIA Apex with the compiled extension ``module`` (``amp_C``, ``fused_layer_norm_cuda`` …)."""
+
+    def requirement(device: str) -> Missing | None:
+        if (unmet := cuda(device)) is not None:
+            return unmet
+        from apexbench.machine.apex import apex_status
+
+        return apex_status().missing(module)
+
+    return requirement
+
+
+def compiler(device: str) -> Missing | None:
+    """What torch.compile needs: a C++ compiler on the CPU, Triton and a C compiler on a GPU."""
+    from apexbench.machine.toolchain import compile_missing
+
+    return compile_missing(device)
+
+
+def package(name: str, distribution: str | None = None) -> Requirement:
+    """An optional Python package, importable by ``name`` and installed as ``distribution``."""
+    distribution = distribution or name
+
+    def requirement(device: str) -> Missing | None:
+        try:
+            importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            return f"needs {distribution}", f"python -m pip install {distribution}"
+        return None
+
+    return requirement

@@ -1,0 +1,77 @@
+"""Settings expanded into cases: a product of lists, and further products laid over it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from apexbench.errors import UserError
+
+MAX_CASES = 5000
+SINGULAR = {
+    "widths": "width",
+    "dtypes": "dtype",
+    "directions": "direction",
+    "models": "model",
+    "algorithms": "algorithm",
+    "batches": "batch",
+}
+"""What an axis is called in a case, where that is not its own name."""
+
+
+def grids(settings: Mapping[str, Any], axes: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
+    """The main grid, then each of ``also`` with what it leaves out taken from the main grid."""
+    main = {axis: settings[axis] for axis in axes}
+    yield main
+    for part in settings.get("also", ()):
+        yield {axis: part.get(axis, main[axis]) for axis in axes}
+
+
+def expand(path: str, settings: Mapping[str, Any], axes: Sequence[str]) -> list[dict[str, Any]]:
+    """The cases of a component's settings: plain dicts, no two alike, in the order of the axes.
+
+    Combinations that mean nothing (float32 under autocast, a GradScaler with bfloat16 parameters)
+    are left out. Raises UserError if nothing is left, or more than ``MAX_CASES``.
+    """
+    total = sum(
+        math.prod(len(values) for values in grid.values()) for grid in grids(settings, axes)
+    )
+    if total > MAX_CASES:
+        raise UserError(f"{path} asks for {total} cases but may have {MAX_CASES}: shorten a list.")
+    cases: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for grid in grids(settings, axes):
+        for values in itertools.product(*grid.values()):
+            case = {
+                SINGULAR.get(axis, axis): value for axis, value in zip(axes, values, strict=True)
+            }
+            if _meaningful(case):
+                cases.setdefault(values, case)
+    if not cases:
+        raise UserError(f"{path} has no case: {_why_empty(axes)}.")
+    return list(cases.values())
+
+
+def _meaningful(case: Mapping[str, Any]) -> bool:
+    if case.get("autocast"):
+        return bool(case["dtype"] != "float32")
+    if case.get("grad_scaler"):
+        return bool(case["dtype"] == "float32")
+    return True
+
+
+def _why_empty(axes: Sequence[str]) -> str:
+    if "autocast" in axes:
+        return "autocast: [true] needs float16 or bfloat16 in dtypes"
+    return "grad_scaler: [true] needs float32 in dtypes"
+
+
+def training(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One ``{model, recipes}`` per model of the transformer's settings, recipes merged in order."""
+    recipes: dict[str, tuple[Any, dict[str, None]]] = {}
+    for grid in grids(settings, ("models", "recipes")):
+        for model in grid["models"]:
+            name = model["name"] if isinstance(model, dict) else model
+            recipes.setdefault(name, (model, {}))[1].update(dict.fromkeys(grid["recipes"]))
+    return [{"model": model, "recipes": list(names)} for model, names in recipes.values()]

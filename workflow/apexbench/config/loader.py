@@ -1,0 +1,117 @@
+"""Reads config.yaml and lays it between a preset and the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from apexbench.config import duration, layers, presets, sentences, strict_yaml
+from apexbench.config import schema as schemas
+from apexbench.config.settings import Config
+from apexbench.errors import UserError
+
+
+def load(
+    root: Path,
+    overrides: Mapping[str, Any] | None = None,
+    has_gpu: bool = False,
+    implementations: Mapping[str, Sequence[str]] | None = None,
+) -> Config:
+    """The effective config of the repository at ``root``.
+
+    ``overrides`` is Snakemake's mapping from ``--configfile`` and ``--config``, whose nested values
+    may be strings. ``implementations`` gives the known names per component; None leaves the names
+    in config.yaml unchecked. Raises UserError, one sentence, for anything that is not valid.
+    """
+    schema = schemas.root()
+    user = strict_yaml.read(root / "config.yaml", "config.yaml")
+    user = {} if user is None else layers.settle(user, schema, strings=False)
+    if not isinstance(user, dict):
+        raise UserError(
+            f"config.yaml holds {sentences.show(user)} but must hold keys and values: "
+            "write, for instance, preset: auto."
+        )
+    top = layers.settle(layers.plain(overrides or {}), schema, strings=True)
+    user = layers.overlay(user, top, schema)
+    schemas.validate(user)
+
+    device = user.get("device", "auto")
+    if device == "auto":
+        device = "cuda" if has_gpu else "cpu"
+    preset = presets.choose(user.get("preset", "auto"), device)
+    settings = layers.overlay(schemas.defaults(schema), presets.read(preset), schema)
+    settings = layers.overlay(settings, user, schema)
+    config = _config({**settings, "preset": preset, "device": device})
+    _check_implementations(config, implementations)
+    for component in config.components:
+        config.cases(component)
+    return dataclasses.replace(config, warnings=_warnings(config))
+
+
+def _config(settings: dict[str, Any]) -> Config:
+    components = {}
+    for name in schemas.components():
+        if name not in settings["components"]:
+            continue  # a plug-in that nobody asked for
+        entry = dict(settings["components"][name])
+        if entry.pop("enabled", True):
+            components[name] = entry
+    transformer = {"enabled": True, **settings["transformer"]}
+    names = schemas.root()["$defs"]["transformer_models"]["items"]["else"]["enum"]
+    seen: dict[str, Any] = {}
+    for path, holder in _holders(transformer):
+        holder["models"] = [
+            _model(f"{path}.models[{index}]", model, names, seen)
+            for index, model in enumerate(holder["models"])
+        ]
+    return Config(**{**settings, "components": components, "transformer": transformer})
+
+
+def _holders(transformer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The transformer's settings and its further grids, those that list models."""
+    further = [dict(part) for part in transformer.get("also", ())]
+    if further:
+        transformer["also"] = further
+    entries = [("transformer", transformer)]
+    entries += [(f"transformer.also[{index}]", part) for index, part in enumerate(further)]
+    return [(path, holder) for path, holder in entries if "models" in holder]
+
+
+def _model(path: str, model: Any, names: Sequence[str], seen: dict[str, Any]) -> Any:
+    """A model of the user's own with its defaults, after the checks that no schema can make."""
+    if isinstance(model, str):
+        return model
+    model = {**schemas.defaults(schemas.root()["$defs"]["transformer_model"]), **model}
+    if model["d_model"] % model["heads"]:
+        raise UserError(
+            f"{path}.d_model is {model['d_model']} but must be a multiple of heads, "
+            f"which is {model['heads']}."
+        )
+    if model["name"] in names or seen.setdefault(model["name"], model) != model:
+        raise UserError(
+            f"{path}.name is '{model['name']}', which is another model's name: choose a new one."
+        )
+    return model
+
+
+def _check_implementations(config: Config, known: Mapping[str, Sequence[str]] | None) -> None:
+    for component, settings in config.components.items():
+        if known is None or component not in known:
+            continue
+        for index, name in enumerate(settings.get("implementations", ())):
+            if name not in known[component]:
+                path = f"components.{component}.implementations[{index}]"
+                noun = f"implementation of {component}"
+                raise sentences.not_a(path, name, noun, known[component])
+
+
+def _warnings(config: Config) -> tuple[str, ...]:
+    if config.device == "cpu" and config.preset in ("full", "reference"):
+        estimate = duration.in_words(duration.cpu_seconds(config))
+        return (
+            f"preset {config.preset} takes {estimate} on a CPU and measures no Apex there: "
+            "preset: quick ends in minutes.",
+        )
+    return ()

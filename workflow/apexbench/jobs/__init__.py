@@ -1,0 +1,1 @@
+"""Measuring jobs: a request becomes records, whatever dies on the way."""

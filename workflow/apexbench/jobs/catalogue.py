@@ -1,0 +1,27 @@
+"""Where components come from: this package's files, the Transformer, and installed entry points."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+
+from apexbench.components.component import Component
+from apexbench.components.names import component_files
+from apexbench.config.schema import PLUGINS
+from apexbench.errors import UserError
+
+
+def find(name: str) -> Component:
+    """The component called ``name``; UserError if nothing provides it."""
+    if name == "transformer":
+        module = importlib.import_module("apexbench.transformer.workload")
+    elif name in component_files():
+        module = importlib.import_module(f"apexbench.components.{name}")
+    else:
+        for entry in importlib.metadata.entry_points(group=PLUGINS):
+            if entry.name == name:
+                return entry.load()
+        raise UserError(
+            f"'{name}' is not a component: write one of {', '.join([*component_files(), 'transformer'])}."
+        )
+    return module.component

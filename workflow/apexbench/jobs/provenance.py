@@ -1,0 +1,123 @@
+"""What a record says of where it comes from, asked of the process that measures."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import apexbench
+from apexbench.errors import UserError
+from apexbench.jobs.request import Request
+from apexbench.records import digest
+from apexbench.measuring.sampler import Settings
+
+
+def settings(request: Request) -> Settings:
+    """The sampler's settings of a request."""
+    measuring = request.measuring
+    return Settings(
+        case_seconds=measuring["case_seconds"],
+        pilot_rounds=measuring["pilot_rounds"],
+        confidence=measuring["confidence"],
+        margin=measuring["margin"],
+        retries=measuring["throttle_retries"],
+    )
+
+
+def slug(name: str) -> str:
+    """A device name as a folder name: ``NVIDIA H200`` becomes ``nvidia-h200``."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
+
+
+def source_version() -> str | None:
+    """The git commit of this apexbench, with ``+changes`` where files differ from it; None without git."""
+    root = Path(apexbench.__file__).parents[2]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        changes = git("status", "--porcelain", "--untracked-files=no", "--", "workflow")
+        return git("rev-parse", "HEAD") + ("+changes" if changes else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def provenance(request: Request, torch_free: bool = False) -> dict[str, Any]:
+    """Machine, versions and Apex of this process.
+
+    Raises UserError where the device is not the one that the request was made for.
+    """
+    from apexbench.machine.host import cpu_model
+
+    values: dict[str, Any] = {
+        "run": os.environ.get("APEXBENCH_RUN_ID", ""),
+        "device": request.device,
+        "node": socket.gethostname(),
+        "config_hash": digest(request.text()),
+        "runtime": os.environ.get("APEXBENCH_RUNTIME", "native"),
+        "image": request.image,
+        "apexbench": apexbench.__version__,
+        "source": source_version(),
+        "python": platform.python_version(),
+        "gpu_uuid": None,
+        "driver": None,
+        "torch": None,
+        "cuda": None,
+        "cudnn": None,
+        "triton": None,
+        "apex": None,
+    }
+    if request.device == "cuda":
+        values.update(_gpu(request))
+    else:
+        values["device_name"] = cpu_model() or "unknown"
+    values["machine"] = slug(values["device_name"]) if request.device == "cuda" else "cpu-" + slug(values["device_name"])
+    if not torch_free:
+        values.update(_libraries())
+    return values
+
+
+def _gpu(request: Request) -> dict[str, Any]:
+    from apexbench.machine import gpu
+
+    visible = gpu.visible_gpus()
+    if not visible:
+        raise UserError(
+            "device is 'cuda' but this process sees no NVIDIA GPU: set device: cpu in config.yaml, or run "
+            "where nvidia-smi lists one."
+        )
+    first = visible[0]
+    wanted = request.gpu_model or request.environment.get("gpus")
+    if wanted and first.name not in str(wanted):
+        raise UserError(
+            f"the run was planned for {wanted} but this process has {first.name}: state the GPU model in the "
+            "profile, or run the same command again here."
+        )
+    return {"device_name": first.name, "gpu_uuid": first.uuid, "driver": gpu.driver_version()}
+
+
+def _libraries() -> dict[str, Any]:
+    import importlib.metadata
+
+    import torch
+
+    from apexbench.machine.apex import apex_status
+
+    try:
+        triton = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        triton = None
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
+        "triton": triton,
+        "apex": apex_status().to_dict(),
+    }

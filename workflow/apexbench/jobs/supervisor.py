@@ -1,0 +1,210 @@
+"""Runs a measuring job to its end: skips what is measured, restarts what dies, writes the index.
+
+This process imports no torch. The measuring runs in a child; when an implementation takes the child
+with it (segmentation fault, sticky CUDA error, out of memory on the host, a hang), the heartbeat
+says which one, its cell gets a status, and a fresh child measures the others of that case.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from apexbench import records
+from apexbench.errors import UserError
+from apexbench.jobs.progress import Progress
+from apexbench.jobs.request import Request, Task
+from apexbench.jobs.worker import EXIT_DEVICE_LOST
+from apexbench.measuring.beat import Beat
+
+MOST_RESTARTS_WITHOUT_PROGRESS = 3
+
+
+@dataclass
+class Job:
+    """A request, the folder its records go to, and what has been learnt so far."""
+
+    request: Request
+    folder: Path
+    log: Path
+    done: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: {"starting": 0.0, "cases": 0.0})
+    measured: int = 0
+
+
+def run(request: Request, out: Path, log: Path, progress: Progress | None = None) -> None:
+    """Measure what ``request`` asks and write ``out`` (the job's index.json).
+
+    Valid records are kept; a corrupt one is a UserError that names it. Returns when every task has
+    its record, whatever the status of its cells.
+    """
+    begin, started = time.time(), time.time()
+    job = Job(request, out.parent, log)
+    tasks = request.tasks()
+    progress = progress or Progress(request.component, len(tasks), log)
+    _find_done(job, tasks)
+    progress.start(len(job.done))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    for process in request.processes:
+        _measure(job, [task for task in tasks if task.process == process], progress)
+    job.seconds["total"] = time.time() - begin
+    index = {
+        "component": request.component,
+        "run": os.environ.get("APEXBENCH_RUN_ID"),
+        "started": started,
+        "finished": time.time(),
+        "seconds": {name: round(value, 3) for name, value in job.seconds.items()},
+        "measured": job.measured,
+        "records": [{"file": job.done[task.key], "key": task.key, "process": task.process} for task in tasks],
+        "missing": [],
+    }
+    records.write_text_atomically(out, json.dumps(index, indent=1) + "\n")
+    progress.finish(job.measured, len(tasks))
+
+
+def _find_done(job: Job, tasks: list[Task]) -> None:
+    if not job.folder.is_dir():
+        return
+    present = {path.stem.rsplit("-", 1)[-1]: path for path in job.folder.glob("*-*.json")}
+    for task in tasks:
+        if (path := present.get(task.key)) is not None:
+            record = records.read(path)
+            if record.key != task.key or record.component != job.request.component:
+                raise UserError(
+                    f"{path} holds another record than its name says: delete that file and run the same command again."
+                )
+            job.done[task.key] = path.name
+
+
+def _measure(job: Job, tasks: list[Task], progress: Progress) -> None:
+    idle = 0
+    while left := [task for task in tasks if task.key not in job.done]:
+        before = len(job.done), sum(len(entry) for entry in job.lost.values())
+        status, key, beat = _child(job, left, progress)
+        if status == 0:
+            continue
+        if status != EXIT_DEVICE_LOST:
+            _blame(job, status, key, beat)
+        after = len(job.done), sum(len(entry) for entry in job.lost.values())
+        idle = idle + 1 if before == after else 0
+        if idle >= MOST_RESTARTS_WITHOUT_PROGRESS or (key is None and status != 0 and idle):
+            raise UserError(
+                f"the measuring process of {job.request.component} ends before it measures anything "
+                f"({_ending(status)}): read {job.log}"
+            )
+
+
+def _blame(job: Job, status: int, key: str | None, beat: tuple[int, str, str | None, float | None]) -> None:
+    """Charge the end of a child to the implementation that the heartbeat names."""
+    _, phase, implementation, _ = beat
+    if key is None:
+        return
+    reason = f"the process ended during {phase} ({_ending(status)})"
+    kind = "out_of_memory" if status == -signal.SIGKILL and "hung" not in phase else "failed"
+    if phase.startswith("hung"):
+        reason = phase
+    job.lost.setdefault(key, {})[implementation or "inputs"] = (kind, reason)
+
+
+def _ending(status: int) -> str:
+    if status < 0:
+        return f"signal {signal.Signals(-status).name}"
+    return f"exit status {status}"
+
+
+def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | None, Any]:
+    """One measuring process; returns its exit status, the case it was at, its last heartbeat."""
+    with tempfile.TemporaryDirectory(prefix="apexbench-") as scratch:
+        beat = Beat(Path(scratch) / "beat")
+        readable, writable = os.pipe()
+        description = {
+            "request": asdict(job.request),
+            "folder": str(job.folder),
+            "beat": str(Path(scratch) / "beat"),
+            "events": writable,
+            "tasks": [{**asdict(task), "lost": job.lost.get(task.key, {})} for task in tasks],
+        }
+        path = Path(scratch) / "job.json"
+        path.write_text(json.dumps(description), encoding="utf-8")
+        with job.log.open("ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "apexbench.jobs.worker", str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[writable],
+            )
+        os.close(writable)
+        current: str | None = None
+        hung: tuple[int, str, str | None, float | None] | None = None
+        try:
+            for event in _events(readable, child, beat):
+                if event["event"] == "hung":
+                    hung = (0, event["text"], event["implementation"], None)
+                    child.kill()
+                    break
+                current = _note(job, event, current, progress)
+        finally:
+            os.close(readable)
+            if hung is None and child.poll() is None and sys.exc_info()[0] is not None:
+                child.kill()
+            status = child.wait()
+        return status, current, hung or beat.read()
+
+
+def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progress) -> str | None:
+    """Take one event of the child into account; returns the key of the case it is at."""
+    kind = event["event"]
+    if kind == "ready":
+        job.seconds["starting"] += event["seconds"]
+    elif kind == "case":
+        progress.case(event["label"], len(job.done))
+        return event["key"]
+    elif kind == "phase":
+        progress.phase(event["text"])
+    elif kind == "lost":
+        job.lost.setdefault(event["key"], {})[event["implementation"]] = ("failed", event["reason"])
+    elif kind == "record":
+        job.done[event["key"]] = event["file"]
+        job.measured += 1
+        for name, value in event["seconds"].items():
+            job.seconds[name if name != "total" else "cases"] = (
+                job.seconds.get(name if name != "total" else "cases", 0.0) + value
+            )
+        progress.record(len(job.done))
+        return None
+    return current
+
+
+def _events(handle: int, child: subprocess.Popen[bytes], beat: Beat) -> Iterator[dict[str, Any]]:
+    """Events of the child until it closes its end; a ``hung`` event when the heartbeat stands still."""
+    buffer, last, since = b"", -1, time.monotonic()
+    while True:
+        ready, _, _ = select.select([handle], [], [], 1.0)
+        if ready:
+            chunk = os.read(handle, 65536)
+            if not chunk:
+                return
+            buffer += chunk
+            *lines, buffer = buffer.split(b"\n")
+            yield from (json.loads(line) for line in lines)
+            since = time.monotonic()
+            continue
+        count, phase, implementation, limit = beat.read()
+        if count != last:
+            last, since = count, time.monotonic()
+        elif limit is not None and time.monotonic() - since > limit:
+            text = f"hung: {phase} took longer than the limit of {limit:g} s"
+            yield {"event": "hung", "text": text, "implementation": implementation}
+            return

@@ -1,0 +1,84 @@
+"""The measuring process: takes tasks one by one, writes a record for each, may die at any time.
+
+Started by :mod:`apexbench.jobs.supervisor` as ``python -m apexbench.jobs.worker <job.json>``.
+Events go to the file descriptor named in the job as one JSON value a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from apexbench import records
+from apexbench.processes import die_with_parent
+
+EXIT_DEVICE_LOST = 17
+
+
+class Events:
+    """A stream of JSON lines to the supervisor."""
+
+    def __init__(self, handle: int):
+        self._stream = os.fdopen(handle, "w", encoding="utf-8", buffering=1)
+
+    def send(self, event: str, **values: Any) -> None:
+        """One event, at once."""
+        self._stream.write(json.dumps({"event": event, **values}) + "\n")
+
+
+def main(path: str) -> int:
+    """Run the job of ``path``; 0 when every task has its record, 17 when the device was lost."""
+    die_with_parent()
+    begin = time.perf_counter()
+    job = json.loads(Path(path).read_text(encoding="utf-8"))
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
+    events = Events(job["events"])
+
+    from apexbench.jobs import catalogue, provenance
+    from apexbench.jobs.request import Request
+    from apexbench.measuring import case, faults
+    from apexbench.measuring.beat import Beat
+    from apexbench.measuring.state import StateProbe
+    from apexbench.measuring.timers import timer_for
+
+    request = Request.parse(json.dumps(job["request"]))
+    beat = Beat(Path(job["beat"]))
+    beat.write("import", None, request.measuring["implementation_seconds"])
+    component = catalogue.find(request.component)
+    timer = timer_for(request.device)
+    described = provenance.provenance(request, torch_free=component.torch_free)
+    context = case.Context(
+        device=request.device,
+        timer=timer,
+        settings=provenance.settings(request),
+        seed=request.seed,
+        process=0,
+        beat=beat,
+        environment=request.environment,
+        provenance=described,
+        probe=StateProbe(described["gpu_uuid"]),
+        limit_seconds=request.measuring["implementation_seconds"],
+        progress=lambda text: events.send("phase", text=text),
+    )
+    events.send("ready", seconds=time.perf_counter() - begin)
+    for task in job["tasks"]:
+        names = component.names(task["case"], request.implementations)
+        events.send("case", key=task["key"], label=component.label(task["case"]))
+        context.process = task["process"]
+        try:
+            record = case.measure(component, task["case"], names, task["key"], context, task["lost"])
+        except faults.DeviceLost as lost:
+            events.send("lost", key=task["key"], implementation=lost.implementation, reason=lost.reason)
+            return EXIT_DEVICE_LOST
+        written = records.write(record, Path(job["folder"]))
+        events.send("record", key=task["key"], file=written.name, seconds=record.seconds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,40 @@
+"""A heartbeat in shared memory: what the measuring process is doing, readable after it died.
+
+The measuring process writes, before every phase and every window, which implementation it is busy
+with; the supervising process reads it when the measuring process crashes or stands still.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from pathlib import Path
+
+SIZE = 512
+
+
+class Beat:
+    """A fixed-size file mapped by both processes; the last write wins and survives a crash."""
+
+    def __init__(self, path: Path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.ftruncate(handle, SIZE)
+        self._map = mmap.mmap(handle, SIZE)
+        os.close(handle)
+        self._count = 0
+
+    def write(self, phase: str, implementation: str | None = None, limit: float | None = None) -> None:
+        """Say what begins now; ``limit`` is how many seconds it may take before it counts as hung."""
+        self._count += 1
+        text = json.dumps([self._count, phase, implementation, limit]).encode()
+        self._map[:SIZE] = text[: SIZE - 1].ljust(SIZE, b" ")
+
+    def read(self) -> tuple[int, str, str | None, float | None]:
+        """(count, phase, implementation, limit) of the last write; count 0 before the first."""
+        text = bytes(self._map[:SIZE]).decode(errors="replace").strip(" \0")
+        try:
+            count, phase, implementation, limit = json.loads(text)
+        except ValueError:
+            return 0, "start", None, None
+        return count, phase, implementation, limit

@@ -1,0 +1,73 @@
+"""Evidence of what ran: kernel names, peak memory, compilation, each in a pass of its own."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from apexbench.measuring.arms import Arm
+from apexbench.measuring.timers import Timer
+
+MOST_KERNELS = 60
+
+
+def kernel_names(arm: Arm) -> list[str]:
+    """Distinct CUDA kernels of one call, in order of first launch."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    arm.prepare(1)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        arm.call(0)
+        torch.cuda.synchronize()
+    arm.finish()
+    names = [
+        event.name
+        for event in trace.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+        and not event.name.startswith(("Memcpy", "Memset"))
+    ]
+    return [name[:200] for name in dict.fromkeys(names)][:MOST_KERNELS]
+
+
+def matches(kernels: list[str], pattern: str) -> bool:
+    """Whether one of the kernels is the one an implementation says it launches."""
+    return any(re.search(pattern, name) for name in kernels)
+
+
+def warm(arm: Arm, timer: Timer, calls: int = 3) -> float:
+    """Run until compilation and autotuning have ended; returns the seconds of the first call."""
+    first = 0.0
+    for index in range(calls):
+        begin = time.perf_counter()
+        arm.prepare(1)
+        arm.call(0)
+        timer.synchronize()
+        arm.finish()
+        if index == 0:
+            first = time.perf_counter() - begin
+    return first
+
+
+def peak_memory(arm: Arm, timer: Timer, before: int) -> int | None:
+    """Peak bytes of one call above ``before`` (what was allocated before the arm was built)."""
+    if timer.device != "cuda":
+        return None
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    arm.prepare(1)
+    arm.call(0)
+    torch.cuda.synchronize()
+    peak = int(torch.cuda.max_memory_allocated())
+    arm.finish()
+    return max(0, peak - before)
+
+
+def graphs_compiled() -> int:
+    """How many graphs torch.compile has compiled in this process so far."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"].get("unique_graphs", 0))

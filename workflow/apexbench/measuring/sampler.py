@@ -1,0 +1,224 @@
+"""Interleaved sampling: every round takes one window of every arm, in a new random order.
+
+First the windows are sized, then a pilot fixes how many rounds are needed, then the rounds that
+count are taken in blocks; shared buffers are allocated anew for every block.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from apexbench.measuring import statistics, stopping
+from apexbench.measuring.arms import Arm, Workload
+from apexbench.measuring.timers import HostBound, Timer
+
+WINDOW_NS = {"device_time": 50_000, "step_time": 1_000_000}
+TICKS = 100
+NULL_WINDOWS = 20
+MOST_CALLS = 1000
+BUFFER_LIMIT = 4 * 2**30
+
+
+@dataclass
+class Settings:
+    """How long and how sure: seconds a case, rounds of the pilot, confidence, retries of a block."""
+
+    case_seconds: float = 3.0
+    pilot_rounds: int = 30
+    confidence: float = 0.99
+    margin: float = statistics.MARGIN
+    retries: int = 3
+
+
+@dataclass
+class Samples:
+    """Windows of one quantity: ``times[arm][round]`` in ns per window, and the block of each round."""
+
+    quantity: str
+    calls: dict[str, int]
+    times: dict[str, list[int]]
+    blocks: list[int]
+    pilot_rounds: int
+    stop: str
+    tick_ns: int
+    null_window_ns: int
+    clocks: dict[str, list[int]] = field(default_factory=dict)
+    state: list[dict[str, Any]] = field(default_factory=list)
+    repeated_blocks: int = 0
+    window_seconds: float = 0.0
+    dropped: dict[str, str] = field(default_factory=dict)
+
+    def per_call(self, arm: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Nanoseconds per call of every round."""
+        return np.asarray(self.times[arm], dtype=np.float64) / self.calls[arm]
+
+    def tick_per_call(self, *arms: str) -> float:
+        """The timer's tick per call, the coarsest of these arms."""
+        return max(self.tick_ns / self.calls[arm] for arm in arms)
+
+
+class Watch:
+    """What the sampler tells and asks the outside: heartbeats, machine state, clocks."""
+
+    def beat(self, phase: str, implementation: str | None) -> None:
+        """Called before every window."""
+
+    def state(self) -> dict[str, Any]:
+        """State of the machine at the end of a block."""
+        return {}
+
+    def clock(self) -> int | None:
+        """SM clock in MHz now, or None."""
+        return None
+
+
+Fault = Callable[[str, BaseException], bool]
+"""``fault(arm, error)`` records the error; True if sampling may go on without that arm."""
+
+
+class Sampler:
+    """Samples the arms of one case on one timer."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        arms: dict[str, Arm],
+        timer: Timer,
+        settings: Settings,
+        pairs: list[tuple[str, str]],
+        seed: int,
+        watch: Watch,
+        fault: Fault,
+    ):
+        self.workload, self.arms, self.timer = workload, arms, timer
+        self.settings, self.pairs, self.watch, self.fault = settings, pairs, watch, fault
+        self.random = np.random.default_rng(seed)
+        self.window_ns = 0
+
+    def run(self, quantity: str, budget_seconds: float) -> Samples:
+        """All windows of ``quantity``; an arm that faults is dropped, the others go on."""
+        begin, self.window_ns = time.perf_counter(), 0
+        tick, null = self.timer.resolution(quantity)
+        live, dropped, calls = self._size(quantity, tick, null)
+        samples = Samples(quantity, calls, {}, [], 0, "target", tick, null, dropped=dropped)
+        if not live:
+            return samples
+        outcome = stopping.run(
+            lambda labels, stop_at: self._rounds(samples, live, labels, stop_at),
+            self._paired,
+            lambda taken: len(taken.blocks),
+            self.settings.confidence,
+            self.settings.pilot_rounds,
+            budget_seconds - (time.perf_counter() - begin),
+        )
+        final = outcome.samples
+        final.pilot_rounds, final.stop = outcome.pilot_rounds, outcome.stop
+        final.window_seconds = self.window_ns / 1e9
+        return final
+
+    def _size(self, quantity: str, tick: int, null: int) -> tuple[list[str], dict[str, str], dict[str, int]]:
+        """Calls per window, the same for all arms, from a few windows of one call each."""
+        self.workload.allocate(1)
+        shortest: dict[str, int] = {}
+        dropped: dict[str, str] = {}
+        for name in list(self.arms):
+            if quantity == "device_time" and self.arms[name].synchronises:
+                dropped[name] = "it waits for the device, so that it has a step_time only"
+                continue
+            try:
+                windows = [self._window(quantity, name, 1) for _ in range(3)]
+                shortest[name] = max(1, min(windows) - (null if min(windows) > 2 * null else 0))
+            except HostBound:
+                dropped[name] = "its launches cannot be queued ahead, so that it has a step_time only"
+            except Exception as error:
+                if not self.fault(name, error):
+                    raise
+        if not shortest:
+            return [], dropped, {}
+        wanted = max(WINDOW_NS[quantity], TICKS * tick, NULL_WINDOWS * null)
+        calls = max(1, math.ceil(wanted / min(shortest.values())))
+        if size := self.workload.buffer_bytes():
+            calls = min(calls, max(1, BUFFER_LIMIT // size))
+        calls = min(calls, MOST_CALLS)
+        return list(shortest), dropped, {
+            name: min(calls, self.arms[name].max_calls or calls) for name in shortest
+        }
+
+    def _window(self, quantity: str, name: str, calls: int) -> int:
+        self.watch.beat(f"window {quantity}", name)
+        length = self.timer.sample(quantity, self.arms[name], calls, self.workload.cold_cache)
+        self.window_ns += length
+        return length
+
+    def _rounds(
+        self, samples: Samples, live: list[str], labels: list[int], stop_at: float = math.inf
+    ) -> Samples:
+        """Take the rounds of ``labels``; a block disturbed by hardware throttling is taken again.
+
+        The pilot gives ``stop_at``: past half the budget it ends after two blocks at the least.
+        """
+        result = Samples(
+            samples.quantity, dict(samples.calls), {name: [] for name in live}, [], 0, "target",
+            samples.tick_ns, samples.null_window_ns, {name: [] for name in live}, dropped=samples.dropped,
+        )  # fmt: skip
+        retries = self.settings.retries
+        for block in dict.fromkeys(labels):
+            while True:
+                length = labels.count(block)
+                taken = self._block(result, live, length)
+                state = {"block": block, **self.watch.state()}
+                if state.get("hardware_throttle") and retries > 0:
+                    retries -= 1
+                    result.repeated_blocks += 1
+                    result.state.append({**state, "repeated": True})
+                    continue
+                break
+            for name in live:
+                result.times[name].extend(taken[name])
+            result.blocks.extend([block] * length)
+            result.state.append(state)
+            if not live or (block > 0 and time.perf_counter() > stop_at):
+                break
+        for name in set(result.times) - set(live):
+            del result.times[name]
+        return result
+
+    def _block(self, result: Samples, live: list[str], length: int) -> dict[str, list[int]]:
+        self.workload.allocate(max(result.calls[name] for name in live))
+        taken: dict[str, list[int]] = {name: [] for name in live}
+        for index in range(length):
+            for position in self.random.permutation(len(live)):
+                name = live[position]
+                try:
+                    taken[name].append(self._window(result.quantity, name, result.calls[name]))
+                except HostBound:
+                    result.dropped[name] = "its launches cannot be queued ahead every time"
+                except Exception as error:
+                    if not self.fault(name, error):
+                        raise
+                    result.dropped[name] = "it failed"
+                if index == length - 1 and (clock := self.watch.clock()) is not None:
+                    result.clocks[name].append(clock)
+            for name in [name for name in live if name in result.dropped]:
+                live.remove(name)
+            if not live:
+                break
+        return taken
+
+    def _paired(self, samples: Samples) -> list[stopping.Paired]:
+        """Paired log ratios, blocks and the wanted half-width (m/2) of every comparison."""
+        labels = np.asarray(samples.blocks)
+        found = []
+        for candidate, baseline in self.pairs:
+            if candidate in samples.times and baseline in samples.times:
+                slow, fast = samples.per_call(baseline), samples.per_call(candidate)
+                shortest = min(float(np.median(slow)), float(np.median(fast)))
+                margin = statistics.margin_for(shortest, self.settings.margin)
+                found.append(stopping.Paired(np.log(slow) - np.log(fast), labels, margin / 2))
+        return found

@@ -1,0 +1,147 @@
+"""From the samples of a case to its comparisons: which pairs, which intervals, which verdicts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from apexbench.measuring import statistics
+from apexbench.measuring.sampler import Samples, Settings
+from apexbench.measuring.statistics import Interval
+from apexbench.records import Comparison, Parity, Record, Work
+
+CLOCK_TOLERANCE = 0.01
+
+
+def pairs(baselines: dict[str, list[str]], names: list[str]) -> list[tuple[str, str]]:
+    """(candidate, baseline member) of every comparison among the arms ``names``."""
+    members = {name for entry in baselines.values() for name in entry}
+    return [
+        (candidate, member)
+        for candidate in names
+        for member in names
+        if member in members and candidate != member
+    ]
+
+
+def bounded(work: Work | None, cache_bytes: int) -> Work:
+    """The work with its reason where a share of the ceiling would mislead."""
+    if work is None:
+        return Work(None, None, "not built", None, "the case could not be built")
+    if work.reason is None and work.bytes is not None and work.ceiling == "copy":
+        if work.bytes < 4 * cache_bytes:
+            return dataclasses.replace(work, reason="L2-resident")
+    return work
+
+
+def location(samples: Samples, name: str, confidence: float) -> Interval:
+    """Median and interval of one arm's time per call, in ns."""
+    return statistics.location(
+        samples.per_call(name), samples.blocks, confidence, samples.tick_per_call(name)
+    )
+
+
+def sampling(samples: Samples) -> dict[str, Any]:
+    """How the samples of one quantity were taken, for the record."""
+    return {
+        "pilot_rounds": samples.pilot_rounds,
+        "rounds": len(samples.blocks),
+        "blocks": len(set(samples.blocks)),
+        "block_of_round": samples.blocks,
+        "stop": samples.stop,
+        "tick_ns": samples.tick_ns,
+        "null_window_ns": samples.null_window_ns,
+        "repeated_blocks": samples.repeated_blocks,
+    }
+
+
+def compare(
+    record: Record, baselines: dict[str, list[str]], samples: dict[str, Samples], settings: Settings
+) -> None:
+    """Fill ``record.comparisons`` and ``record.baselines`` from the samples."""
+    measured = [cell.implementation for cell in record.cells if cell.status == "ok"]
+    for baseline, members in baselines.items():
+        present = [name for name in members if name in measured]
+        reason = None if present else _absent(record, baseline, members)
+        record.baselines[baseline] = {"members": present, "reason": reason}
+    for quantity, entry in samples.items():
+        for baseline, description in record.baselines.items():
+            members = [name for name in description["members"] if name in entry.times]
+            for candidate in measured:
+                others = [name for name in members if name != candidate]
+                if candidate in entry.times and others:
+                    record.comparisons.append(
+                        _comparison(entry, quantity, candidate, baseline, others, settings)
+                    )
+
+
+def _absent(record: Record, baseline: str, members: list[str]) -> str:
+    if not members:
+        return "no counterpart in torch"
+    states = [f"{cell.implementation} is {cell.status}" for cell in record.cells if cell.implementation in members]
+    return "; ".join(states) or "not among the implementations asked for"
+
+
+def _comparison(
+    samples: Samples, quantity: str, candidate: str, baseline: str, members: list[str], settings: Settings
+) -> Comparison:
+    confidence = statistics.member_confidence(settings.confidence, len(members))
+    fast = samples.per_call(candidate)
+    interval = statistics.strongest(
+        [
+            statistics.log_ratio(
+                samples.per_call(member),
+                fast,
+                samples.blocks,
+                confidence,
+                samples.tick_per_call(candidate, member),
+            )
+            for member in members
+        ]
+    )
+    shortest = min(float(np.median(samples.per_call(name))) for name in (candidate, *members))
+    margin = statistics.margin_for(shortest, settings.margin)
+    low, high = math.exp(interval.low), math.exp(interval.high)
+    return Comparison(
+        quantity=quantity,
+        implementation=candidate,
+        baseline=baseline,
+        members=members,
+        ratio=math.exp(interval.value),
+        low=low,
+        high=high,
+        margin=margin,
+        verdict=statistics.verdict(low, high, margin),
+        rounds=len(samples.blocks),
+        flags=_flags(samples, candidate, members),
+    )
+
+
+def _flags(samples: Samples, candidate: str, members: list[str]) -> list[str]:
+    flags = []
+    clocks = {
+        name: float(np.median(samples.clocks[name]))
+        for name in (candidate, *members)
+        if samples.clocks.get(name)
+    }
+    if clocks and max(clocks.values()) > (1 + CLOCK_TOLERANCE) * min(clocks.values()):
+        flags.append("SM clocks of the arms differ by more than 1 %")
+    if any(state.get("hardware_throttle") for state in samples.state if not state.get("repeated")):
+        flags.append("hardware throttling")
+    if any(state.get("foreign_processes") for state in samples.state):
+        flags.append("another process used the GPU")
+    if samples.stop == "budget":
+        flags.append("the time budget ended before the target")
+    return flags
+
+
+def parity_failure(parity: Parity) -> str:
+    """One sentence for the check that failed worst."""
+    failed = [entry for entry in parity.checks if not entry.passed]
+    worst = max(failed, key=lambda entry: math.inf if entry.error is None else entry.error / entry.tolerance)
+    if worst.error is None:
+        return f"{worst.tensor} is missing or not finite"
+    return f"{worst.tensor} is off by {worst.error:.2e}, more than the {worst.tolerance:.2e} allowed"

@@ -1,0 +1,166 @@
+"""What the Snakefile needs to know: which jobs there are, what each depends on. No torch here."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from apexbench import config as configs
+from apexbench import records
+from apexbench.components.names import implementation_names
+from apexbench.config import Config
+from apexbench.errors import UserError
+from apexbench.jobs.request import Request, sources
+from apexbench.machine.environment import device_choice, environment
+
+SHARED = ("python", "torch", "torch_cuda", "torch_git", "triton", "cxx", "driver", "gpus", "cpu")
+APEX = ("apex_commit", "apex_files")
+OPTIONAL = ("liger_kernel", "transformer_engine")
+DEPENDS = {
+    "ceiling": SHARED,
+    "layer_norm": (*SHARED, *APEX, *OPTIONAL),
+    "rms_norm": (*SHARED, *APEX, *OPTIONAL),
+}
+"""Fingerprint keys a component's measurements depend on; the others on SHARED and APEX."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The run as configured on this machine."""
+
+    config: Config
+    root: Path
+    why_device: str
+
+    @functools.cached_property
+    def environment(self) -> dict[str, str | None]:
+        """The machine's fingerprint."""
+        return environment(self.config.device)
+
+    @property
+    def components(self) -> list[str]:
+        """The components to measure."""
+        return list(self.config.components)
+
+    @functools.cached_property
+    def models(self) -> dict[str, dict[str, Any]]:
+        """The Transformer's cases by the model's name."""
+        return {
+            case["model"] if isinstance(case["model"], str) else case["model"]["name"]: case
+            for case in self.config.cases("transformer")
+        }
+
+    @property
+    def indexes(self) -> list[str]:
+        """The index.json of every measuring job."""
+        processes = range(self.config.transformer["processes"])
+        return [f"results/records/{name}/index.json" for name in self.components] + [
+            f"results/records/transformer/{model}-p{process}/index.json"
+            for model in self.models
+            for process in processes
+        ]
+
+    def slice(self, component: str) -> dict[str, str | None]:
+        """What of the fingerprint a component depends on."""
+        keys = DEPENDS.get(component, (*SHARED, *APEX))
+        return {key: self.environment[key] for key in sorted(keys) if self.environment[key]}
+
+    def request(self, component: str) -> str:
+        """The request of a component's job: a param, so that a change of it re-measures."""
+        settings = dict(self.config.components[component])
+        implementations = settings.pop("implementations", None)
+        if "cases" in settings:
+            return self._request(component, cases=settings["cases"], implementations=implementations)
+        return self._request(component, grid=settings, implementations=implementations)
+
+    def training_request(self, model: str, process: int) -> str:
+        """The request of one model in one fresh process."""
+        settings = self.config.transformer
+        names = ("steps", "warmup_steps", "loss_steps", "seeds", "corpus")
+        case = {**self.models[model], **{name: settings[name] for name in names}}
+        return self._request("transformer", cases=[case], processes=(process,))
+
+    def _request(self, component: str, **values: Any) -> str:
+        measuring = dict(self.config.measuring)
+        repeats = measuring.pop("processes")
+        values.setdefault("processes", tuple(range(repeats)))
+        return Request(
+            component=component,
+            device=self.config.device,
+            seed=self.config.seed,
+            measuring=measuring,
+            environment=self.slice(component),
+            gpu_model=self.config.gpu_model,
+            **values,
+        ).text()
+
+    def sources(self, component: str) -> list[str]:
+        """Source files that a component's measurements depend on, relative where possible."""
+        here = Path.cwd()
+        return [
+            str(path.relative_to(here) if path.is_relative_to(here) else path)
+            for path in sources(component)
+        ]
+
+    def tree(self, folder: str, pattern: str) -> list[str]:
+        """Files of the workflow that the report depends on, relative where possible."""
+        here, top = Path.cwd(), self.root / "workflow" / folder
+        return [
+            str(path.relative_to(here) if path.is_relative_to(here) else path)
+            for path in sorted(top.rglob(pattern))
+            if path.is_file() and "__pycache__" not in path.parts
+        ]
+
+    def references(self) -> list[str]:
+        """Machines whose versioned records' report is rebuilt too: all of them without a GPU."""
+        if self.config.device == "cuda" or not self.config.report["reference"]:
+            return []
+        folder = Path("results/reference")
+        return [path.parent.name for path in sorted(folder.glob("*/machine.json"))]
+
+    def reference_files(self, machine: str) -> list[str]:
+        """Every file of a machine's versioned records."""
+        folder = Path("results/reference") / machine
+        return [str(path) for path in sorted(folder.rglob("*.json"))]
+
+    def command(self, *, measuring: bool = False) -> str:
+        """The shell words that run apexbench here, or inside the runtime with the device locked."""
+        words = [sys.executable, "-m", "apexbench"]
+        if measuring:
+            words += ["exec", "--runtime", self.config.runtime, "--device", self.config.device, "--"]
+        return shlex.join(words)
+
+
+def load(root: Path, overrides: Mapping[str, Any]) -> Plan:
+    """The plan of the repository at ``root``; a UserError ends the program with its sentence.
+
+    Sets what the jobs inherit: PYTHONPATH, the owner's process id, the run's id.
+    """
+    try:
+        requested = str(overrides.get("device", "auto"))
+        has_gpu = device_choice("auto").device == "cuda"
+        config = configs.load(root, overrides, has_gpu, implementation_names())
+        choice = device_choice(config.device if requested != "auto" else "auto")
+        if config.device == "cuda":
+            choice = device_choice("cuda")
+        plan = Plan(config, root, choice.why)
+    except UserError as error:
+        sys.exit(f"apexbench: {error}")
+    package = str(Path(__file__).parents[1])
+    paths = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    if package not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([package, *paths])
+    os.environ.setdefault("APEXBENCH_RUN_ID", uuid.uuid4().hex[:12])
+    return plan
+
+
+def effective(plan: Plan) -> str:
+    """The effective config as JSON text, for results/config.json."""
+    return records.canonical({**plan.config.to_dict(), "hash": plan.config.hash()})

@@ -1,0 +1,21 @@
+# One job a component: all its cases, a record each. The index is the declared output; a record that
+# is still valid is kept (see workflow/apexbench/jobs).
+
+for component in PLAN.components:
+
+    rule:
+        name:
+            component
+        input:
+            PLAN.sources(component),
+        output:
+            f"results/records/{component}/index.json",
+        log:
+            f"results/logs/{component}.log",
+        params:
+            component=component,
+            request=PLAN.request(component),
+        resources:
+            gpu=1,
+        shell:
+            "{MEASURE} measure --request {params.request:q} --out {output:q} --log {log:q}"

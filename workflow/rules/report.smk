@@ -1,0 +1,63 @@
+# From records to the table, the figures and the report. Nothing here imports torch.
+
+REPORT_SOURCES = PLAN.tree("apexbench/report", "*.py") + PLAN.tree("report", "*")
+REFERENCE_REPORTS = [
+    f"results/report/{machine}/report.html" for machine in PLAN.references()
+]
+
+
+rule table:
+    input:
+        PLAN.indexes,
+        sources=PLAN.tree("apexbench/report", "*.py"),
+    output:
+        "results/summary.csv",
+        "results/summary.json",
+    log:
+        "results/logs/table.log",
+    shell:
+        "{APEXBENCH} aggregate --results results 2> {log:q}"
+
+
+rule figures:
+    input:
+        PLAN.indexes,
+        "results/summary.csv",
+        sources=PLAN.tree("apexbench/report", "*.py"),
+    output:
+        directory("results/figures"),
+    log:
+        "results/logs/figures.log",
+    shell:
+        "{APEXBENCH} figures --results results --out {output:q} 2> {log:q}"
+
+
+rule report:
+    input:
+        PLAN.indexes,
+        "results/summary.csv",
+        "results/figures",
+        "results/machine.json",
+        "results/config.json",
+        sources=REPORT_SOURCES,
+    output:
+        html="results/report.html",
+        pdf="results/report.pdf",
+    log:
+        "results/logs/report.log",
+    shell:
+        "{APEXBENCH} report --records results --out results 2> {log:q}"
+
+
+rule reference_report:
+    input:
+        records=lambda wildcards: PLAN.reference_files(wildcards.machine),
+        sources=REPORT_SOURCES,
+    output:
+        html="results/report/{machine}/report.html",
+        pdf="results/report/{machine}/report.pdf",
+    log:
+        "results/logs/report-{machine}.log",
+    shell:
+        "{APEXBENCH} report --records results/reference/{wildcards.machine:q}"
+        " --out results/report/{wildcards.machine:q} 2> {log:q}"
