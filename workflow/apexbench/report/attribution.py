@@ -106,6 +106,18 @@ def missing_cells(case: Case, precision: str, optimizer: str) -> list[str]:
     return ["+".join(corner) for corner in corners if recipe(case, *corner) is None]
 
 
+def _block_medians(samples: list[Array], sampling: object) -> Array:
+    """Median time by arm and block: the record's blocks, or equal ones where it names none."""
+    named = sampling.get("block_of_round") if isinstance(sampling, dict) else None
+    if isinstance(named, list) and all(len(entry) == len(named) for entry in samples):
+        labels = np.asarray(named)
+        parts = [[entry[labels == label] for label in np.unique(labels)] for entry in samples]
+    else:
+        blocks = min(BLOCKS, *(len(entry) for entry in samples))
+        parts = [np.array_split(entry, blocks) for entry in samples]
+    return np.array([[np.median(part) for part in row] for row in parts])
+
+
 def _estimate(case: Case, arms: list[Arm], value: Callable[[Array], float]) -> Estimate:
     """exp of a linear function of log step times, with its interval.
 
@@ -121,12 +133,9 @@ def _estimate(case: Case, arms: list[Arm], value: Callable[[Array], float]) -> E
                 samples.append(np.asarray(cell.quantities[case.quantity].samples, dtype=np.float64))
         if len(samples) < len(arms):
             continue
-        blocks = min(BLOCKS, *(len(entry) for entry in samples))
-        medians = np.log(
-            [[np.median(part) for part in np.array_split(entry, blocks)] for entry in samples]
-        )
-        values = [value(medians[:, block]) for block in range(blocks)]
-        if blocks < 2:
+        medians = np.log(_block_medians(samples, record.sampling.get(case.quantity)))
+        values = [value(medians[:, block]) for block in range(medians.shape[1])]
+        if len(values) < 2:
             estimates.append(Estimate(*(math.exp(values[0]),) * 3))
         else:
             middle, low, high = student(values, case.confidence)

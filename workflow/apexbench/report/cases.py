@@ -103,7 +103,7 @@ def merge(records: Iterable[Record]) -> list[Case]:
             record.component,
             record.case,
             *identity(record),
-            digest(record.config),
+            digest({name: value for name, value in record.config.items() if name != "process"}),
             digest(record.environment),
         )
         groups.setdefault(key, []).append(record)

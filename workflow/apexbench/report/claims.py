@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from apexbench.records import BASELINES
+from apexbench.records import BASELINES, VERDICTS
 from apexbench.report import numbers, vocabulary
-from apexbench.report.attribution import attribute, missing_cells
+from apexbench.report.attribution import attribute, factor, missing_cells
 from apexbench.report.cases import Arm, Case
+from apexbench.report.repeats import verdict
 from apexbench.report.scaling import BASELINE, FEWEST_SIZES, TORCH_AMP, TUTORIAL, fit, points
 from apexbench.report.verdicts import Entry, Tally, against, all_of, missing_reason, tally
 
 SUPPORTED, REFUTED, MIXED = "supported", "refuted", "mixed"
 NOT_TESTED = "not tested on this machine"
 CONSIDERABLE = 1.10
+MARGIN = 0.01
 TEXTS = {
     "C1": "Apex must be built from source with the C++ and CUDA extensions; a Python-only install "
     "lacks the fast kernels.",
@@ -173,19 +175,20 @@ def _widths(entries: list[Entry]) -> str:
 
 def amp_obsolete(cases: Sequence[Case]) -> Claim:
     """C4: apex.amp's arms against torch's, and what became of scale and loss."""
-    entries = [
-        entry
-        for name in ("torch_eager_best", "torch_default")
-        for entry in against(cases, name, is_apex)
-    ]
-    evidence = [
-        f"{case.name}: {arm.implementation} is {versus.verdict} against "
-        f"{vocabulary.BASELINE_NAMES[versus.baseline]}, "
-        f"{numbers.ratio(versus.ratio.value, versus.ratio.low, versus.ratio.high)}."
-        for case, arm, versus in entries
-    ]
+    evidence, verdicts = [], []
+    for case in cases:
+        rival = _torch_fp16(case)
+        for arm in case.arms:
+            if rival is None or not _scales(arm) or case.time(arm) is None:
+                continue
+            ratio = factor(case, rival, arm)
+            verdicts.append(verdict(ratio, MARGIN))
+            evidence.append(
+                f"{case.name}: {arm.implementation} is {verdicts[-1]} against {rival.implementation}, "
+                f"{numbers.ratio(ratio.value, ratio.low, ratio.high)}."
+            )
     evidence += [line for case in cases for line in _stability(case)]
-    if not entries:
+    if not verdicts:
         reason = missing_reason(cases, is_apex)
         evidence.insert(
             0,
@@ -194,7 +197,7 @@ def amp_obsolete(cases: Sequence[Case]) -> Claim:
             else "apex.amp's speed was not measured: no arm of this run uses it.",
         )
         return Claim("C4", NOT_TESTED, evidence)
-    counts = tally(entries)
+    counts = Tally(**{name: verdicts.count(name) for name in VERDICTS})
     status = MIXED
     if counts.faster == 0 and counts.unclear < counts.decided:
         status = SUPPORTED
@@ -203,9 +206,30 @@ def amp_obsolete(cases: Sequence[Case]) -> Claim:
     return Claim("C4", status, evidence)
 
 
+def _torch_fp16(case: Case) -> Arm | None:
+    """torch.amp's arm: float16 autocast with GradScaler."""
+    names = ("gradscaler", "fp16", "float16")
+    return next(
+        (
+            arm
+            for name in names
+            for arm in case.arms
+            if not arm.is_apex and name in arm.implementation.lower() and case.time(arm)
+        ),
+        None,
+    )
+
+
+def _scales(arm: Arm) -> bool:
+    """Whether an arm is apex.amp in the modes that torch.amp replaces (O1, O2)."""
+    return arm.is_apex and not arm.implementation.lower().endswith(("o0", "o3"))
+
+
 def _stability(case: Case) -> list[str]:
     lines = []
     for arm in case.arms:
+        if arm.status != "ok":
+            continue
         skipped, loss = arm.details.get("skipped_steps"), arm.details.get("loss")
         if skipped is None and loss is None:
             continue

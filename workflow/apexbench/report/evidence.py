@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ class Evidence:
     machine: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
+    job_seconds: float = 0.0
 
     def provenance(self, key: str) -> list[Any]:
         """The distinct values of one provenance key over all records, in order of appearance."""
@@ -131,10 +133,12 @@ def _missing(index: dict[str, Any], component: str, path: Path) -> list[Missing]
     return result
 
 
-def load(path: Path) -> Evidence:
+def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
     """Read a run folder (``results/``, ``results/reference/<machine>/``, or its ``records/``).
 
-    Raises UserError when it holds no index, and for the first file that is not what it should be.
+    ``expect`` are index files that should be there; one that is not is a missing case of its
+    component. Raises UserError when there is no index at all, and for the first file that is not
+    what it should be.
     """
     folder = run_folder(path)
     evidence = Evidence(
@@ -148,16 +152,47 @@ def load(path: Path) -> Evidence:
         },
     )
     indexes = list(records.indexes(folder))
-    if not indexes:
+    absent = [index for index in expect if not Path(index).is_file()]
+    if not indexes and not absent:
         raise UserError(
             f"{folder / 'records'} holds no index.json: run `snakemake --cores 1` first, or name a "
             "folder such as results or results/reference/<machine>."
         )
-    for path in indexes:
-        index = _mapping(path)
-        component = str(index.get("component") or path.parent.name)
-        if component not in evidence.components:
-            evidence.components.append(component)
-        evidence.missing += _missing(index, component, path)
-        evidence.records += [_slim(_clean(record)) for record in records.read_index(path)]
+    for index_path in indexes:
+        index = _mapping(index_path)
+        component = str(index.get("component") or index_path.parent.name)
+        evidence.missing += _missing(index, component, index_path)
+        found = [_slim(_clean(record)) for record in records.read_index(index_path)]
+        evidence.records += found
+        evidence.components.append(component)
+        evidence.job_seconds += _job_seconds(index, found)
+    for index_path in absent:
+        lost = _absent(Path(index_path))
+        evidence.missing.append(lost)
+        evidence.components.append(lost.component)
+    evidence.components = list(dict.fromkeys(evidence.components))
     return evidence
+
+
+def _job_seconds(index: dict[str, Any], found: list[Record]) -> float:
+    """A job's wall time; at least what its records took, since a resumed job counts itself alone."""
+    seconds = index.get("seconds")
+    total = seconds.get("total", 0.0) if isinstance(seconds, dict) else 0.0
+    inside = sum(record.seconds.get("total", 0.0) for record in found)
+    return max(float(total) if isinstance(total, int | float) else 0.0, inside)
+
+
+def _absent(path: Path) -> Missing:
+    """An expected index that is not there: ``…/records/<component>/[<model>-p<k>/]index.json``."""
+    parts = path.parent.parts
+    below = parts[parts.index("records") + 1 :] if "records" in parts else parts[-1:]
+    name = "-".join(below) or "unknown"
+    return Missing(
+        component=below[0] if below else "unknown",
+        case=below[1] if len(below) > 1 else "all cases",
+        status="failed",
+        reason="its job was lost before it wrote its index",
+        log=str(Path(*parts[: parts.index("records")], "logs", f"{name}.log"))
+        if "records" in parts
+        else None,
+    )

@@ -42,17 +42,25 @@ def machine(evidence: Evidence, limits: Ceilings) -> Rows:
     rows = [(label, _text(evidence.provenance(key))) for label, key in _MACHINE]
     for entry in evidence.provenance("apex"):
         if isinstance(entry, dict):
-            rows += [
-                ("Apex", str(entry.get("sentence") or entry.get("state") or "n/a")),
-                ("Apex commit", str(entry.get("commit") or "n/a")),
-                ("Apex modules", ", ".join(map(str, entry.get("modules") or [])) or "none"),
-            ]
-            if entry.get("remedy"):
-                rows.append(("To get Apex", str(entry["remedy"])))
+            rows += [row for row in _apex(entry) if row not in rows]
     for (device, name), ceiling in limits.items():
         rows.append(
             (f"Ceiling: {name}", f"{numbers.rate(ceiling.per_second, ceiling.unit)} on {device[0]}")
         )
+    return rows
+
+
+def _apex(entry: dict[str, Any]) -> Rows:
+    modules = entry.get("modules") or []
+    if isinstance(modules, dict):
+        modules = [name for name, usable in modules.items() if usable]
+    rows = [
+        ("Apex", str(entry.get("sentence") or entry.get("state") or "n/a")),
+        ("Apex commit", str(entry.get("commit") or "n/a")),
+        ("Apex modules", ", ".join(map(str, modules)) or "none"),
+    ]
+    if entry.get("remedy"):
+        rows.append(("To get Apex", str(entry["remedy"])))
     return rows
 
 
@@ -83,7 +91,7 @@ def _is_day(text: str) -> bool:
 def time_split(evidence: Evidence) -> tuple[Rows, str]:
     """Seconds per stage, and the sentence that says how much lay outside the measuring windows.
 
-    The wall time is timings.json's ``total`` (or the sum of its stages), else what records took.
+    The wall time is timings.json's ``total`` (or the sum of its stages), else what the jobs took.
     """
     stages: dict[str, float] = {}
     for record in evidence.records:
@@ -92,7 +100,7 @@ def time_split(evidence: Evidence) -> tuple[Rows, str]:
     rows = [(f"measure: {name}", numbers.seconds(value)) for name, value in stages.items()]
     rows += [(f"run: {name}", numbers.seconds(value)) for name, value in evidence.timings.items()]
     inside = stages.get("windows", stages.get("sampling"))
-    wall = stages.get("total", 0.0)
+    wall = evidence.job_seconds
     if evidence.timings:
         stage_sum = sum(v for name, v in evidence.timings.items() if name != "total")
         wall = evidence.timings.get("total", stage_sum)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from apexbench.errors import UserError
@@ -13,34 +14,41 @@ from apexbench.report import html, paper, summary
 from apexbench.report.document import Document, build
 
 
-def report(records: Path, out: Path) -> None:
+def report(records: Path, out: Path, expect: Sequence[Path] = ()) -> None:
     """Build everything that a reader gets, from records alone.
 
     ``records`` is a run folder (``results``, ``results/reference/<machine>``) or its ``records``;
     ``out`` gets ``summary.csv``, ``summary.json``, ``figures/*.svg``, ``report.html`` and
-    ``report.pdf``. Raises UserError for a bad record, before anything is written.
+    ``report.pdf``. A table or figure that is there already with the same bytes is left alone, so
+    that its time stamp stays. ``expect`` are index files whose absence the report must show.
+    Raises UserError for a bad record, before anything is written.
     """
-    evidence = source.load(records)
-    summary.write(summary.table(evidence), Path(out))
-    write(build(evidence), Path(out))
+    out = Path(out)
+    evidence = source.load(records, expect)
+    frame = summary.table(evidence)
+    document = build(evidence)
+    page, sheets = html.render(document), paper.render(document)
+    _write_changed(out / "summary.csv", summary.csv_text(frame))
+    _write_changed(out / "summary.json", summary.json_text(frame))
+    _figures(document, out / "figures")
+    write_text_atomically(out / "report.html", page)
+    _write_bytes(out / "report.pdf", sheets)
 
 
-def draw(records: Path, out: Path) -> None:
-    """The figures alone, as ``figures/*.svg`` in ``out``."""
+def figures(records: Path, out: Path) -> None:
+    """The figures alone, ``*.svg`` in ``out``; the folder is made even if there is none to draw."""
     _figures(build(source.load(records)), Path(out))
 
 
-def write(document: Document, out: Path) -> None:
-    """Write figures, HTML and PDF of a built document."""
-    _figures(document, out)
-    write_text_atomically(out / "report.html", html.render(document))
-    _write_bytes(out / "report.pdf", paper.render(document))
+def _write_changed(path: Path, text: str) -> None:
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write_text_atomically(path, text)
 
 
-def _figures(document: Document, out: Path) -> None:
-    folder = out / "figures"
+def _figures(document: Document, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     for figure in document.figures:
-        write_text_atomically(folder / f"{figure.id}.svg", figure.svg)
+        _write_changed(folder / f"{figure.id}.svg", figure.svg)
     current = {f"{figure.id}.svg" for figure in document.figures}
     for stale in folder.glob("*.svg"):
         if stale.name not in current:

@@ -109,7 +109,15 @@ def _foreign(evidence: Evidence) -> str | None:
 
 
 def _budget(evidence: Evidence) -> str | None:
-    stopped = [record for record in evidence.records if record.sampling.get("stop") == "budget"]
+    stopped = [
+        record
+        for record in evidence.records
+        if any(
+            entry.get("stop") == "budget"
+            for entry in (record.sampling, *record.sampling.values())
+            if isinstance(entry, dict)
+        )
+    ]
     if not stopped:
         return None
     return (
