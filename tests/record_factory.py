@@ -185,7 +185,7 @@ def write_run(folder: Path, entries: list[Record], missing: dict[str, list] | No
     for entry in entries:
         name = entry.component
         if name == "transformer":
-            name = f"transformer/{entry.case}-p{entry.process}"
+            name = f"transformer/{records.file_name(entry.case, str(entry.process))[:-5]}"
         groups.setdefault(name, []).append(entry)
     for name, group in groups.items():
         home = folder / "records" / name
