@@ -222,16 +222,29 @@ def ceilings(**changed: Any) -> list[Record]:
 def optimizer(**changed: Any) -> list[Record]:
     """The AdamW arms on two models; FusedAdam ties fused=True."""
     result = []
-    for model, parameters, scale in (("gpt2-124M", 124_000_000, 1.0), ("gpt2-1.5B", 1_560_000_000, 9.5)):
+    for model, parameters, scale in (
+        ("gpt2-124M", 124_000_000, 1.0),
+        ("gpt2-1.5B", 1_560_000_000, 9.5),
+    ):
         times = {
             "adamw_for_loop": 9.65,
             "adamw_foreach": 3.72,
             "adamw_fused": 1.66,
             "adamw_compiled": 1.60,
         }
-        cells = [cell(n, t * scale * MS, kind="step_time", seed=i) for i, (n, t) in enumerate(times.items())]
+        cells = [
+            cell(n, t * scale * MS, kind="step_time", seed=i)
+            for i, (n, t) in enumerate(times.items())
+        ]
         cells.append(
-            cell("fused_adam", 1.65 * scale * MS, "apex", "step_time", 7, kernels=["multi_tensor_apply_kernel"])
+            cell(
+                "fused_adam",
+                1.65 * scale * MS,
+                "apex",
+                "step_time",
+                7,
+                kernels=["multi_tensor_apply_kernel"],
+            )
         )
         cells.append(cell("fused_adam_capturable", 2.38 * scale * MS, "apex", "step_time", 8))
         result.append(
@@ -292,11 +305,31 @@ def norms(component: str = "layer_norm", **changed: Any) -> list[Record]:
 def amp(**changed: Any) -> list[Record]:
     """The tutorial's MLP; the legacy arm is unavailable."""
     cells = [
-        cell("fp32", 2.0 * MS, kind="step_time", details={"loss": 2.1, "scale": None, "skipped_steps": 0}),
-        cell("autocast_fp16", 1.7 * MS, kind="step_time", details={"loss": 2.1, "scale": 65536.0, "skipped_steps": 1}),
-        lost("apex_amp_O1", "apex-legacy", "unavailable", "apex.amp was removed from Apex in 2025", "Build docker/legacy-amp.Dockerfile."),
+        cell(
+            "fp32",
+            2.0 * MS,
+            kind="step_time",
+            details={"loss": 2.1, "scale": None, "skipped_steps": 0},
+        ),
+        cell(
+            "autocast_fp16",
+            1.7 * MS,
+            kind="step_time",
+            details={"loss": 2.1, "scale": 65536.0, "skipped_steps": 1},
+        ),
+        lost(
+            "apex_amp_O1",
+            "apex-legacy",
+            "unavailable",
+            "apex.amp was removed from Apex in 2025",
+            "Build docker/legacy-amp.Dockerfile.",
+        ),
     ]
-    return [record("amp", "tutorial MLP", cells, "step_time", "fp32", ("fp32", "autocast_fp16"), **changed)]
+    return [
+        record(
+            "amp", "tutorial MLP", cells, "step_time", "fp32", ("fp32", "autocast_fp16"), **changed
+        )
+    ]
 
 
 def recipe_details(label: str, parameters: int, tokens: int, rng: random.Random) -> dict[str, Any]:
@@ -348,12 +381,38 @@ def transformer(
                         details = recipe_details(label, parameters, tokens, rng)
                         package = "apex" if "apex" in label else "torch"
                         cells.append(
-                            cell(label, cost, package, "step_time", len(cells) + process, details=details, parity=None)
+                            cell(
+                                label,
+                                cost,
+                                package,
+                                "step_time",
+                                len(cells) + process,
+                                details=details,
+                                parity=None,
+                            )
                         )
-            for label, factor in (("bf16+torch+fused+compile", 0.11), ("bf16+torch+fused+compile+cudagraph", 0.105)):
+            for label, factor in (
+                ("bf16+torch+fused+compile", 0.11),
+                ("bf16+torch+fused+compile+cudagraph", 0.105),
+            ):
                 details = recipe_details(label, parameters, tokens, rng)
-                cells.append(cell(label, full * factor, "torch", "step_time", 90, details=details, parity=None, compile_seconds=30.0))
-            eager = tuple(c.implementation for c in cells if c.package == "torch" and "compile" not in c.implementation)
+                cells.append(
+                    cell(
+                        label,
+                        full * factor,
+                        "torch",
+                        "step_time",
+                        90,
+                        details=details,
+                        parity=None,
+                        compile_seconds=30.0,
+                    )
+                )
+            eager = tuple(
+                c.implementation
+                for c in cells
+                if c.package == "torch" and "compile" not in c.implementation
+            )
             every = tuple(c.implementation for c in cells if c.package == "torch")
             result.append(
                 record(
@@ -372,7 +431,13 @@ def transformer(
     return result
 
 
-LADDER = (("ladder-5M", 5_000_000), ("ladder-25M", 25_000_000), ("gpt2-124M", 124_000_000), ("gpt2-350M", 350_000_000), ("gpt-1.3B", 1_300_000_000))
+LADDER = (
+    ("ladder-5M", 5_000_000),
+    ("ladder-25M", 25_000_000),
+    ("gpt2-124M", 124_000_000),
+    ("gpt2-350M", 350_000_000),
+    ("gpt-1.3B", 1_300_000_000),
+)
 
 
 def gpu_records() -> list[Record]:
@@ -382,13 +447,27 @@ def gpu_records() -> list[Record]:
         "bfloat16 16384 out of memory",
         [
             cell("eager", 9 * MS),
-            lost("fused_layer_norm", "apex", "out_of_memory", "64.0 GiB asked, 12.0 GiB free", "Choose fewer rows."),
-            lost("compiled", "torch", "parity_failed", "output differs by 0.3 (tolerance 0.01)", None),
+            lost(
+                "fused_layer_norm",
+                "apex",
+                "out_of_memory",
+                "64.0 GiB asked, 12.0 GiB free",
+                "Choose fewer rows.",
+            ),
+            lost(
+                "compiled", "torch", "parity_failed", "output differs by 0.3 (tolerance 0.01)", None
+            ),
         ],
         default="eager",
         eager=("eager",),
         best=("eager",),
-        config={"width": 16384, "rows": 2**20, "dtype": "bfloat16", "direction": "forward", "autocast": False},
+        config={
+            "width": 16384,
+            "rows": 2**20,
+            "dtype": "bfloat16",
+            "direction": "forward",
+            "autocast": False,
+        },
     )
     return [
         *ceilings(),
@@ -408,9 +487,13 @@ def cpu_records() -> list[Record]:
     for entry in [*optimizer(), *norms()[:4], *norms("rms_norm")[:4], *amp(), *transformer()]:
         for index, old in enumerate(entry.cells):
             if old.package.startswith("apex"):
-                entry.cells[index] = lost(old.implementation, old.package, "unavailable", why, remedy)
+                entry.cells[index] = lost(
+                    old.implementation, old.package, "unavailable", why, remedy
+                )
                 entry.cells[index].details = {
-                    k: old.details[k] for k in ("precision", "norm", "optimizer") if k in old.details
+                    k: old.details[k]
+                    for k in ("precision", "norm", "optimizer")
+                    if k in old.details
                 }
         gone = {c.implementation for c in entry.cells if c.status != "ok"}
         entry.comparisons = [c for c in entry.comparisons if c.implementation not in gone]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
+
 import record_factory as factory
 from apexbench.records import Record
 from apexbench.report import answer, claims
@@ -169,14 +170,18 @@ def test_c6_needs_four_sizes_and_reads_the_slope() -> None:
     assert slope.per_doubling.low < slope.per_doubling.value < slope.per_doubling.high
 
 
-@pytest.mark.parametrize(("growth", "status"), [(1.1, "supported"), (1.0, "refuted"), (0.9, "refuted")])
+@pytest.mark.parametrize(
+    ("growth", "status"), [(1.1, "supported"), (1.0, "refuted"), (0.9, "refuted")]
+)
 def test_c6_finds_a_planted_slope(growth: float, status: str) -> None:
     records = factory.transformer(factory.LADDER)
     for record in records:
         parameters = record.cells[0].details["parameters"]
         gain = 2 * growth ** math.log2(parameters / 5e6)
         base = record.cell("fp32+torch+default").quantities["step_time"].value
-        record.cell("fp16+apex+apex").quantities["step_time"] = factory.quantity(base / gain, seed=0)
+        record.cell("fp16+apex+apex").quantities["step_time"] = factory.quantity(
+            base / gain, seed=0
+        )
         record.cell("fp32+torch+default").quantities["step_time"] = factory.quantity(base, seed=0)
     slope = fit(points(merge(records), BASELINE, TUTORIAL), 0.99)
     assert slope is not None
@@ -188,7 +193,8 @@ def test_a_factor_is_paired_and_finds_the_right_recipe() -> None:
     case = merge(factory.transformer())[0]
     slow = recipe(case, "bf16", "torch", "fused")
     fast = recipe(case, "bf16", "torch", "fused", compiled=True)
-    assert slow is not None and fast is not None
+    assert slow is not None
+    assert fast is not None
     assert (slow.implementation, fast.implementation) == (
         "bf16+torch+fused",
         "bf16+torch+fused+compile",

@@ -12,6 +12,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+
 import record_factory as factory
 from apexbench.errors import UserError
 from apexbench.records import STATUSES, Record
@@ -20,7 +21,7 @@ from apexbench.report.document import build
 from apexbench.report.render import figures, report
 
 HOSTILE = (
-    "</style><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7*7 }} #panic(\"x\") $x^2$ "
+    '</style><script>alert(1)</script><img src=x onerror=alert(2)>"\'&{{ 7*7 }} #panic("x") $x^2$ '
     "*b* @ref <label> \\input{/etc/passwd} $\\frac$ שלום \u202egnp\u202c 😀 \x01\x00 \ud800 --> ]]>"
 )
 FILES = ("summary.csv", "summary.json", "report.html", "report.pdf")
@@ -228,9 +229,19 @@ def hostile_records() -> list[Record]:
     for key, value in provenance.items():
         if isinstance(value, str) and key not in ("device", "machine", "started", "finished"):
             provenance[key] = HOSTILE
-    provenance["apex"] = {"state": HOSTILE, "sentence": HOSTILE, "remedy": HOSTILE, "commit": HOSTILE}
+    provenance["apex"] = {
+        "state": HOSTILE,
+        "sentence": HOSTILE,
+        "remedy": HOSTILE,
+        "commit": HOSTILE,
+    }
     records = []
-    for record in (factory.optimizer()[0], factory.norms()[0], factory.amp()[0], factory.transformer()[0]):
+    for record in (
+        factory.optimizer()[0],
+        factory.norms()[0],
+        factory.amp()[0],
+        factory.transformer()[0],
+    ):
         record.provenance = provenance
         record.case = HOSTILE[:200]
         record.work.formula = HOSTILE

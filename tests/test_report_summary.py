@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
 import record_factory as factory
 from apexbench.errors import UserError
 from apexbench.records import STATUSES
@@ -89,13 +90,19 @@ def test_share_of_ceiling_needs_a_ceiling_and_no_reason_against_it(tmp_path: Pat
 
     record.work.reason = "L2-resident"
     factory.write_run(tmp_path / "b", [record, *factory.ceilings()])
-    assert rows(summary.summary(tmp_path / "b"), component="optimizer")["share_of_ceiling"].isna().all()
+    assert (
+        rows(summary.summary(tmp_path / "b"), component="optimizer")["share_of_ceiling"]
+        .isna()
+        .all()
+    )
 
 
 def test_throughput_is_tokens_over_step_time(tmp_path: Path) -> None:
     record = factory.transformer()[0]
     factory.write_run(tmp_path, [record])
-    own = rows(summary.summary(tmp_path), quantity="throughput", implementation="fp16+apex+apex").iloc[0]
+    own = rows(
+        summary.summary(tmp_path), quantity="throughput", implementation="fp16+apex+apex"
+    ).iloc[0]
     step = record.cell("fp16+apex+apex").quantities["step_time"]
     assert own["unit"] == "tokens/s"
     assert own["value"] == pytest.approx(16384 / step.value * 1e9)
@@ -129,7 +136,12 @@ def test_few_processes_give_the_hull_and_one_its_own_interval() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
-    [(1.02, 1.05, "faster"), (0.9, 0.98, "slower"), (0.995, 1.005, "same"), (0.99, 1.02, "unclear")],
+    [
+        (1.02, 1.05, "faster"),
+        (0.9, 0.98, "slower"),
+        (0.995, 1.005, "same"),
+        (0.99, 1.02, "unclear"),
+    ],
 )
 def test_verdict_comes_from_the_interval(low: float, high: float, expected: str) -> None:
     assert verdict(Estimate(math.sqrt(low * high), low, high), 0.01) == expected
@@ -146,14 +158,18 @@ def test_records_of_two_machines_are_never_merged(tmp_path: Path, changed: dict[
     assert list(own["samples"]) == [40, 40]
     second.provenance = first.provenance
     factory.write_run(tmp_path / "same", [first, second])
-    own = rows(summary.summary(tmp_path / "same"), implementation="adamw_fused", baseline="torch_default")
+    own = rows(
+        summary.summary(tmp_path / "same"), implementation="adamw_fused", baseline="torch_default"
+    )
     assert list(own["samples"]) == [80]
 
 
 @pytest.mark.parametrize("broken", ["half", "empty", "nan", "foreign"])
 def test_a_bad_record_is_named_and_refused(tmp_path: Path, broken: str) -> None:
     factory.write_run(tmp_path, factory.optimizer())
-    path = next(p for p in (tmp_path / "records/optimizer").glob("*.json") if p.name != "index.json")
+    path = next(
+        p for p in (tmp_path / "records/optimizer").glob("*.json") if p.name != "index.json"
+    )
     text = path.read_text()
     path.write_text(
         {

@@ -1,4 +1,4 @@
-"""The answer in ten seconds: for each part of Apex, whether it is worth building on this machine."""
+"""The answer in ten seconds: for each part of Apex, whether it is worth building here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tiles(cases: Sequence[Case], device: str) -> list[Tile]:
 def decide(
     component: str, cases: Sequence[Case], select: Callable[[Arm], bool], device: str
 ) -> Tile:
-    """Yes: an Apex arm beats everything torch ships in every case; only for: in some; no: in none."""
+    """Yes: an Apex arm beats all that torch ships in every case; only for: in some; no: in none."""
     part = vocabulary.APEX_PART.get(component, f"Apex's {vocabulary.title(component)}")
     tested = [
         (case, arm, versus)
@@ -49,14 +49,19 @@ def decide(
     ]
     if not tested:
         reason = missing_reason(cases, select) or "no Apex arm was compared"
-        return Tile(component, part, UNTESTED, "on this machine", f"{part} was not tested ({reason}).")
+        return Tile(
+            component, part, UNTESTED, "on this machine", f"{part} was not tested ({reason})."
+        )
     names = list(dict.fromkeys(case.name for case, _, _ in tested))
     wins = [entry for entry in tested if entry[2].verdict == "faster"]
     won = list(dict.fromkeys(case.name for case, _, _ in wins))
     where = _where(wins, len(names))
     beaten = f"{len(won)} of {numbers.plural(len(names), 'case')}"
     if len(won) == len(names):
-        line = f"{part} is faster than everything PyTorch ships in {beaten} on this {device}{_span(wins)}."
+        line = (
+            f"{part} is faster than everything PyTorch ships in {beaten} on this {device}"
+            f"{_span(wins)}."
+        )
         return Tile(component, part, YES, where, line)
     if won:
         line = (
@@ -64,9 +69,7 @@ def decide(
             f"{_span(wins)}: build Apex only for those."
         )
         return Tile(component, part, ONLY, where, line)
-    eager = [
-        e for e in against(cases, "torch_eager_best", select) if e[2].verdict == "faster"
-    ]
+    eager = [e for e in against(cases, "torch_eager_best", select) if e[2].verdict == "faster"]
     if eager:
         count = len({case.name for case, _, _ in eager})
         line = (
@@ -74,7 +77,9 @@ def decide(
             f"{numbers.plural(len(names), 'case')} on this {device}{_span(eager)}, "
             "and in none against torch.compile."
         )
-        return Tile(component, part, ONLY, _where(eager, len(names)) + " without torch.compile", line)
+        return Tile(
+            component, part, ONLY, _where(eager, len(names)) + " without torch.compile", line
+        )
     if tally(tested).unclear > tally(tested).decided:
         line = f"{part} on this {device}: {tally(tested)} against the best that PyTorch ships."
         return Tile(component, part, UNCLEAR, "", line)
@@ -91,7 +96,8 @@ def _not_worth(part: str, tested: list[Entry], cases: Sequence[Case], device: st
     if counts.slower == counts.total:
         return (
             f"{rival} is faster than {part} in {counts.total} of "
-            f"{numbers.plural(counts.total, 'case')} on this {device}{_span(best)}: no reason to build Apex for it."
+            f"{numbers.plural(counts.total, 'case')} on this {device}{_span(best)}: "
+            "no reason to build Apex for it."
         )
     return (
         f"{part} is never faster than the best that PyTorch ships on this {device}: {counts}"

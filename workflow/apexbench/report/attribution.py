@@ -72,7 +72,7 @@ def factor(case: Case, slow: Arm, fast: Arm) -> Estimate:
 
 
 def attribute(case: Case, precision: str, optimizer: str) -> Attribution | None:
-    """The factorial's Shapley values against ``<precision>+torch+<optimizer>``; None if a cell lacks."""
+    """Shapley values against ``<precision>+torch+<optimizer>``; None if a cell is missing."""
     switches = ((precision, "fp16"), ("torch", "apex"), (optimizer, "apex"))
     corners = list(product((0, 1), repeat=3))
     arms = [recipe(case, *(switches[i][on] for i, on in enumerate(c))) for c in corners]
@@ -104,6 +104,24 @@ def missing_cells(case: Case, precision: str, optimizer: str) -> list[str]:
     """Labels of the factorial's cells that this case does not hold."""
     corners = product((precision, "fp16"), ("torch", "apex"), (optimizer, "apex"))
     return ["+".join(corner) for corner in corners if recipe(case, *corner) is None]
+
+
+def extras(case: Case) -> dict[str, Estimate]:
+    """What torch.compile and CUDA graphs add to an equal recipe, where both were timed."""
+    result: dict[str, Estimate] = {}
+    for arm in case.arms:
+        own = arm.details
+        pieces = [str(own.get(name)) for name in PIECES]
+        if own.get("cudagraph"):
+            plain = recipe(case, *pieces, compiled=bool(own.get("compile")))
+            name = f"CUDA graph ({arm.implementation})"
+        elif own.get("compile"):
+            plain, name = recipe(case, *pieces), f"compile ({arm.implementation})"
+        else:
+            continue
+        if plain is not None and case.time(arm) is not None:
+            result[name] = factor(case, plain, arm)
+    return result
 
 
 def _block_medians(samples: list[Array], sampling: object) -> Array:

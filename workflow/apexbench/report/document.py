@@ -41,9 +41,7 @@ def build(evidence: Evidence) -> Document:
     device, notes = _device(evidence)
     if device is not None:
         cases = [case for case in everything if case.device == device]
-        evidence = replace(
-            evidence, records=[r for r in evidence.records if identity(r) == device]
-        )
+        evidence = replace(evidence, records=[r for r in evidence.records if identity(r) == device])
     else:
         cases = everything
     limits = ceilings.measured(cases)
@@ -73,14 +71,16 @@ def build(evidence: Evidence) -> Document:
         "verdicts": validity.verdict_sentences(cases),
         "sections": sections,
         "missing": tables.missing(evidence, cases, MOST_ROWS).plain(),
-        "methods": [{"title": title, "text": text} for title, text in methods.sections(cases)],
+        "methods": methods.sections(cases),
         "threats": validity.threats(evidence, cases),
         "machine": provenance.machine(evidence, limits),
         "run_rows": provenance.run(evidence),
         "time": rows,
         "time_sentence": split,
-        "references": [{"text": text, "url": url} for text, url in methods.REFERENCES],
-        "marks": [[mark, vocabulary.status(name)] for name, mark in vocabulary.STATUS_MARKS.items()],
+        "references": methods.references(),
+        "marks": [
+            [mark, vocabulary.status(name)] for name, mark in vocabulary.STATUS_MARKS.items()
+        ],
     }
     return Document(content, drawn)
 
@@ -98,8 +98,8 @@ def _device(evidence: Evidence) -> tuple[tuple[str, str] | None, list[str]]:
         if (name, node) != device
     ]
     return device, [
-        f"This folder holds records of {len(found)} devices. They are grouped by device and node and "
-        f"never compared with each other; this report speaks of {device[0]} "
+        f"This folder holds records of {len(found)} devices. They are grouped by device and node "
+        f"and never compared with each other; this report speaks of {device[0]} "
         f"(node {device[1] or 'unnamed'}) only. Not shown here, but in summary.csv: "
         f"{numbers.listing(others)}."
     ]
@@ -135,7 +135,9 @@ def _section(
         leads.append("No case of this component was configured, so nothing was measured.")
     if component == "transformer":
         leads += _separate_bars(cases)
-    formulas = list(dict.fromkeys(case.work.formula for case in cases if case.work.formula not in ("", "n/a")))
+    formulas = list(
+        dict.fromkeys(case.work.formula for case in cases if case.work.formula not in ("", "n/a"))
+    )
     if formulas and component != "transformer":
         leads.append(f"Work per call: {numbers.listing(formulas)}.")
     return {
@@ -152,13 +154,15 @@ def _section(
 
 
 def _separate_bars(cases: Sequence[Case]) -> list[str]:
-    from apexbench.report.figures.attribution import extras
-
+    """What torch.compile and CUDA graphs add, a sentence per recipe over all models."""
+    found: dict[str, list[str]] = {}
+    for case in cases:
+        for name, part in attribution.extras(case).items():
+            ratio = numbers.ratio(part.value, part.low, part.high)
+            found.setdefault(name, []).append(f"{ratio} on {case.name}")
     return [
-        f"{case.name}: {name} runs at {numbers.ratio(part.value, part.low, part.high)} the speed of "
-        "the same recipe without it."
-        for case in cases
-        for name, part in extras(case).items()
+        f"{name} against the same recipe without it: {numbers.listing(ratios)}."
+        for name, ratios in found.items()
     ]
 
 
@@ -181,8 +185,8 @@ def _abstract(
     statuses = [f"{count} {status}" for status, count in sorted(counts.items())]
     lines = [
         f"A tutorial tells users to build NVIDIA Apex from source for its optimizer, its norms and "
-        f"mixed precision. We measured {numbers.plural(len(measured), 'case')} on {name} with PyTorch "
-        f"{torch} and {apex}, each against what PyTorch already ships.",
+        f"mixed precision. We measured {numbers.plural(len(measured), 'case')} on {name} with "
+        f"PyTorch {torch} and {apex}, each against what PyTorch already ships.",
         *(tile.line for tile in tiles),
     ]
     for case in cases:
@@ -194,8 +198,8 @@ def _abstract(
             parts = {key: numbers.ratio(p.value, p.low, p.high) for key, p in entry.parts.items()}
             lines.append(
                 f"Training {case.name}, the tutorial's recipe is {total} as fast as FP32; mixed "
-                f"precision alone accounts for {parts['precision']}, Apex's norm for {parts['norm']} "
-                f"and its optimizer for {parts['optimizer']}."
+                f"precision alone accounts for {parts['precision']}, Apex's norm for "
+                f"{parts['norm']} and its optimizer for {parts['optimizer']}."
             )
             break
     lines.append(f"Of the tutorial's six claims: {numbers.listing(statuses)}.")

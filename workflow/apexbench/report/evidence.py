@@ -23,7 +23,7 @@ _UNPRINTABLE = re.compile(
 
 @dataclass
 class Missing:
-    """A case without a record: its job was lost, with the status, reason and log the index gives."""
+    """A case without a record: its job was lost, with the index's status, reason and log."""
 
     component: str
     case: str
@@ -102,7 +102,9 @@ def _mapping(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): make it readable.") from error
     if not isinstance(value, dict):
-        raise UserError(f"{path} is not an apexbench file: delete it and run the same command again.")
+        raise UserError(
+            f"{path} is not an apexbench file: delete it and run the same command again."
+        )
     return printable(value)
 
 
@@ -175,7 +177,7 @@ def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
 
 
 def _job_seconds(index: dict[str, Any], found: list[Record]) -> float:
-    """A job's wall time; at least what its records took, since a resumed job counts itself alone."""
+    """A job's wall time; at least what its records took: a resumed job counts itself alone."""
     seconds = index.get("seconds")
     total = seconds.get("total", 0.0) if isinstance(seconds, dict) else 0.0
     inside = sum(record.seconds.get("total", 0.0) for record in found)

@@ -49,6 +49,10 @@ def inline(figure: Figure) -> str:
     text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
     text = re.sub(r'(<g id="[^"]+")><title>([^<]*)</title>', r'\1 data-tip="\2">', text)
-    text = text.replace(INK, "currentColor").replace(GRID, "var(--grid)").replace(MUTED, "var(--muted)")
+    text = (
+        text.replace(INK, "currentColor")
+        .replace(GRID, "var(--grid)")
+        .replace(MUTED, "var(--muted)")
+    )
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     return re.sub(r"^<svg ", '<svg aria-hidden="true" focusable="false" ', text)

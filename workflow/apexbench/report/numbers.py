@@ -31,7 +31,10 @@ def _scale(value: float, steps: Sequence[tuple[float, str]]) -> tuple[float, str
 
 
 def _with_interval(value: float, low: float, high: float, size: float, unit: str) -> str:
-    point, ends = significant(value / size), f"{significant(low / size)}, {significant(high / size)}"
+    point, ends = (
+        significant(value / size),
+        f"{significant(low / size)}, {significant(high / size)}",
+    )
     return f"{point} [{ends}] {unit}".rstrip()
 
 
@@ -57,6 +60,11 @@ def ratio(value: float, low: float | None = None, high: float | None = None) -> 
     if low is None or high is None:
         return f"{significant(value)}×"
     return f"{significant(value)}× [{significant(low)}, {significant(high)}]"
+
+
+def confidence(value: float) -> str:
+    """A confidence level: ``99 %``."""
+    return f"{float(f'{100 * value:.4g}'):g} %"
 
 
 def span(values: Sequence[float]) -> str:
@@ -86,7 +94,7 @@ def seconds(value: float) -> str:
     """A duration in seconds as ``4.20 s`` or ``3 min 20 s``."""
     if value < 60:
         return f"{significant(value)} s"
-    return f"{int(round(value)) // 60} min {int(round(value)) % 60} s"
+    return f"{round(value) // 60} min {round(value) % 60} s"
 
 
 def quantity(value: float, unit: str, low: float | None = None, high: float | None = None) -> str:

@@ -68,7 +68,9 @@ def run(evidence: Evidence) -> Rows:
     """What identifies the run."""
     rows = [(label, _text(evidence.provenance(key))) for label, key in _RUN]
     started, finished = evidence.provenance("started"), evidence.provenance("finished")
-    rows.append(("Measured", f"{min(map(str, started))} to {max(map(str, finished))}" if started else "n/a"))
+    rows.append(
+        ("Measured", f"{min(map(str, started))} to {max(map(str, finished))}" if started else "n/a")
+    )
     rows.append(("Records", str(len(evidence.records))))
     return rows
 
@@ -108,6 +110,6 @@ def time_split(evidence: Evidence) -> tuple[Rows, str]:
         return rows, "The records do not say how the time was spent."
     outside = max(0.0, 1 - inside / wall)
     return rows, (
-        f"Of {numbers.seconds(wall)}, {numbers.seconds(inside)} lay inside the measuring windows and "
-        f"{numbers.share(outside)} outside them."
+        f"Of {numbers.seconds(wall)}, {numbers.seconds(inside)} lay inside the measuring windows "
+        f"and {numbers.share(outside)} outside them."
     )

@@ -58,7 +58,9 @@ def _figures(document: Document, folder: Path) -> None:
 def _write_bytes(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".report-", delete=False) as stream:
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=".report-", delete=False
+        ) as stream:
             stream.write(content)
         mask = os.umask(0)
         os.umask(mask)
@@ -66,5 +68,6 @@ def _write_bytes(path: Path, content: bytes) -> None:
         os.replace(stream.name, path)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written ({error.strerror}): free the disk or make its folder writable."
+            f"{path} cannot be written ({error.strerror}): free the disk or make its "
+            "folder writable."
         ) from error

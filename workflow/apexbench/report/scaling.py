@@ -46,7 +46,9 @@ def points(cases: Sequence[Case], slow: Recipe, fast: Recipe) -> list[Point]:
     found = []
     for case in cases:
         one, two = recipe(case, *slow), recipe(case, *fast)
-        size = next((a.details["parameters"] for a in (one, two) if a and "parameters" in a.details), 0)
+        size = next(
+            (a.details["parameters"] for a in (one, two) if a and "parameters" in a.details), 0
+        )
         if one is not None and two is not None and isinstance(size, int | float) and size > 0:
             found.append(Point(case.name, float(size), factor(case, one, two)))
     ladder = [point for point in found if point.case.startswith("ladder-")]

@@ -16,11 +16,29 @@ from apexbench.report import evidence as source
 from apexbench.report.cases import Arm, Case, merge
 from apexbench.report.repeats import Estimate
 
-COLUMNS = (
-    "run,machine,component,case,implementation,status,reason,quantity,unit,value,low,high,"
-    "baseline,ratio,ratio_low,ratio_high,verdict,share_of_ceiling,peak_memory_bytes,parity_error,"
-    "samples"
-).split(",")
+COLUMNS = [
+    "run",
+    "machine",
+    "component",
+    "case",
+    "implementation",
+    "status",
+    "reason",
+    "quantity",
+    "unit",
+    "value",
+    "low",
+    "high",
+    "baseline",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "verdict",
+    "share_of_ceiling",
+    "peak_memory_bytes",
+    "parity_error",
+    "samples",
+]
 _INTEGERS = ("peak_memory_bytes", "samples")
 
 

@@ -47,7 +47,9 @@ def component(name: str, cases: Sequence[Case], limits: ceilings.Ceilings, most:
         return _ceilings(cases, most)
     trained = name == "transformer"
     columns = ["case", "implementation", "time"]
-    columns += ["tokens/s", "MFU", "MFU (PaLM count)", "skipped steps", "held-out loss"] if trained else []
+    columns += (
+        ["tokens/s", "MFU", "MFU (PaLM count)", "skipped steps", "held-out loss"] if trained else []
+    )
     columns += [vocabulary.BASELINE_COLUMNS[base] for base in BASELINES]
     columns += [] if trained else ["share of ceiling", "parity error"]
     columns += ["peak memory", "n"]
@@ -155,17 +157,30 @@ def missing(evidence: Evidence, cases: Sequence[Case], most: int) -> Table:
     for case in cases:
         for arm in case.arms:
             if arm.status != "ok":
-                key = (case.component, arm.implementation, arm.status, arm.reason or "", arm.remedy or "")
+                key = (
+                    case.component,
+                    arm.implementation,
+                    arm.status,
+                    arm.reason or "",
+                    arm.remedy or "",
+                )
                 groups[key] = groups.get(key, 0) + 1
     for lost in evidence.missing:
-        remedy = f"Read {lost.log}, then run the same command again." if lost.log else "Run the same command again."
+        remedy = (
+            f"Read {lost.log}, then run the same command again."
+            if lost.log
+            else "Run the same command again."
+        )
         key = (lost.component, f"all of {lost.case}", lost.status, lost.reason, remedy)
         groups[key] = groups.get(key, 0) + 1
     rows = [
         [
             Entry(vocabulary.title(name)),
             Entry(implementation),
-            Entry(f"{vocabulary.STATUS_MARKS.get(status, '✕')} {vocabulary.status(status)}", tone="lost"),
+            Entry(
+                f"{vocabulary.STATUS_MARKS.get(status, '✕')} {vocabulary.status(status)}",
+                tone="lost",
+            ),
             Entry(str(count), count),
             Entry(reason),
             Entry(remedy or "none known"),

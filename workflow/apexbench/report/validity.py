@@ -16,15 +16,14 @@ def verdict_sentences(cases: Sequence[Case]) -> list[str]:
     measured = [case for case in cases if case.component != "selfcheck"]
     counts = tally(all_of(measured))
     confidence = measured[0].confidence if measured else 0.99
-    lines = [
-        f"This report holds {counts}. Each interval is at {100 * confidence:g} %: about "
-        f"{numbers.significant(counts.total * (1 - confidence))} of them may miss the true ratio by "
-        "chance."
+    return [
+        f"This report holds {counts}. Each interval is at {numbers.confidence(confidence)}: about "
+        f"{numbers.significant(counts.total * (1 - confidence))} of them may miss the true "
+        "ratio by chance."
         if counts.total
         else "This report holds no verdict: nothing was compared.",
         _self_check([case for case in cases if case.component == "selfcheck"]),
     ]
-    return lines
 
 
 def _self_check(cases: Sequence[Case]) -> str:
@@ -89,13 +88,17 @@ def _throttling(evidence: Evidence) -> str | None:
     total = numbers.plural(len(evidence.records), "record")
     parts = []
     if hard:
-        parts.append(f"The hardware throttled in {hard} of {total} ({numbers.listing(hard_names)}).")
+        parts.append(
+            f"The hardware throttled in {hard} of {total} ({numbers.listing(hard_names)})."
+        )
     if soft:
         parts.append(
             f"A software limit (a recorded state, not a fault) held in {soft} of {total} "
             f"({numbers.listing(soft_names)})."
         )
-    seen = any("hardware_throttle" in state for record in evidence.records for state in record.state)
+    seen = any(
+        "hardware_throttle" in state for record in evidence.records for state in record.state
+    )
     if not parts and seen:
         return f"No block of any of {total} was throttled."
     return " ".join(parts) or None
@@ -121,8 +124,8 @@ def _budget(evidence: Evidence) -> str | None:
     if not stopped:
         return None
     return (
-        f"{numbers.plural(len(stopped), 'record')} of {len(evidence.records)} ended at the time budget "
-        "before the interval was as narrow as aimed for."
+        f"{numbers.plural(len(stopped), 'record')} of {len(evidence.records)} ended at the time "
+        "budget before the interval was as narrow as aimed for."
     )
 
 
@@ -131,8 +134,8 @@ def _unclear(cases: Sequence[Case]) -> str | None:
     if not counts.unclear:
         return None
     return (
-        f"{counts.unclear} of {numbers.plural(counts.total, 'verdict')} are unclear: their interval "
-        "crosses the margin, so neither a difference nor equality is shown."
+        f"{counts.unclear} of {numbers.plural(counts.total, 'verdict')} are unclear: their "
+        "interval crosses the margin, so neither a difference nor equality is shown."
     )
 
 

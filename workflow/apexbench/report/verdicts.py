@@ -45,9 +45,7 @@ def tally(entries: Iterable[Entry]) -> Tally:
     return Tally(**counts)
 
 
-def against(
-    cases: Iterable[Case], baseline: str, select: Callable[[Arm], bool]
-) -> Iterator[Entry]:
+def against(cases: Iterable[Case], baseline: str, select: Callable[[Arm], bool]) -> Iterator[Entry]:
     """Every selected arm's verdict against ``baseline``, in each case's own quantity."""
     for case in cases:
         for arm in case.arms:

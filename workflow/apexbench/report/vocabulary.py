@@ -95,4 +95,5 @@ def in_words(case: Case) -> str:
 def says(arm: Arm) -> str:
     """What an arm is: its description without the full stop, or its name."""
     text = arm.description.strip().rstrip(".")
-    return text if 0 < len(text) <= 80 else arm.implementation
+    name = text if 0 < len(text) <= 80 else arm.implementation
+    return name if len(name) <= 80 else name[:79] + "…"

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from apexbench.report import ceilings, vocabulary
 from apexbench.report.cases import Case
-from apexbench.report.figures import attribution, ceiling, losses, norms, scaling, times, transformer
+from apexbench.report.figures import (
+    attribution,
+    ceiling,
+    losses,
+    norms,
+    scaling,
+    times,
+    transformer,
+)
 from apexbench.report.figures.style import Figure
 
 __all__ = ["Figure", "draw_all"]

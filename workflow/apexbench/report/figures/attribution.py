@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from apexbench.report import numbers
-from apexbench.report.attribution import Attribution, attribute, factor, recipe
+from apexbench.report.attribution import Attribution, attribute, extras
 from apexbench.report.cases import Case
 from apexbench.report.figures import style
 from apexbench.report.figures.style import Figure
@@ -14,24 +14,6 @@ from apexbench.report.repeats import Estimate
 BASELINES = (("fp32", "default"), ("tf32", "default"), ("fp32", "fused"))
 COLOURS = {"precision": style.BLUE, "norm": style.ORANGE, "optimizer": style.AMBER}
 MOST_CASES = 6
-
-
-def extras(case: Case) -> dict[str, Estimate]:
-    """What torch.compile and CUDA graphs add to an otherwise equal recipe, where both were timed."""
-    result: dict[str, Estimate] = {}
-    for arm in case.arms:
-        own = arm.details
-        pieces = [str(own.get(name)) for name in ("precision", "norm", "optimizer")]
-        if own.get("cudagraph"):
-            plain = recipe(case, *pieces, compiled=bool(own.get("compile")))
-            name = f"CUDA graph ({arm.implementation})"
-        elif own.get("compile"):
-            plain, name = recipe(case, *pieces), f"compile ({arm.implementation})"
-        else:
-            continue
-        if plain is not None and case.time(arm) is not None:
-            result[name] = factor(case, plain, arm)
-    return result
 
 
 def draw(cases: Sequence[Case]) -> Figure | None:
@@ -75,14 +57,16 @@ def draw(cases: Sequence[Case]) -> Figure | None:
         "transformer",
         "Transformer: which piece buys the speed",
         "Each bar is the Shapley value of one piece and starts where the one above ends; the last "
-        "of a waterfall is the whole gain. torch.compile and CUDA graphs are separate bars from 1×. "
-        f"The axis is logarithmic and starts at 1×. {finding}",
+        "of a waterfall is the whole gain. torch.compile and CUDA graphs are separate bars from "
+        f"1×. The axis is logarithmic and starts at 1×. {finding}",
         finding,
         sheet.svg(),
     )
 
 
-def _bars(sheet: style.Sheet, ax: style.Axes, entry: Attribution, extra: dict[str, Estimate]) -> list[str]:
+def _bars(
+    sheet: style.Sheet, ax: style.Axes, entry: Attribution, extra: dict[str, Estimate]
+) -> list[str]:
     start = 1.0
     labels = []
     for name, part in entry.parts.items():
@@ -103,15 +87,26 @@ def _bars(sheet: style.Sheet, ax: style.Axes, entry: Attribution, extra: dict[st
 
 
 def _bar(
-    sheet: style.Sheet, ax: style.Axes, y: int, start: float, end: float, colour: str, text: str,
+    sheet: style.Sheet,
+    ax: style.Axes,
+    y: int,
+    start: float,
+    end: float,
+    colour: str,
+    text: str,
     part: Estimate,
 ) -> None:
     ax.barh(y, end - start, left=start, height=0.62, color=colour, linewidth=0)
     ax.patches[-1].set_gid(sheet.title(text))
     ax.plot([start * part.low, start * part.high], [y, y], color=style.INK, linewidth=1)
     ax.annotate(
-        numbers.ratio(part.value), (max(start, end, start * part.high), y), xytext=(3, 0),
-        textcoords="offset points", va="center", fontsize=7, color=style.INK,
+        numbers.ratio(part.value),
+        (max(start, end, start * part.high), y),
+        xytext=(3, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=7,
+        color=style.INK,
     )
 
 
@@ -121,4 +116,5 @@ def _text(part: Estimate) -> str:
 
 def _finding(entry: Attribution) -> str:
     parts = numbers.listing([f"{name} {_text(part)}" for name, part in entry.parts.items()])
-    return f"{entry.case}, {entry.target} over {entry.baseline}: {_text(entry.total)}, of which {parts}."
+    gain = f"{entry.case}, {entry.target} over {entry.baseline}: {_text(entry.total)}"
+    return f"{gain}, of which {parts}."

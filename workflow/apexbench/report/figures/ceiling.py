@@ -35,7 +35,12 @@ def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Fi
             kind = style.kind(arm)
             text = f"{arm.implementation}, {case.name}: {numbers.share(share)} of the ceiling"
             ax.plot(
-                share, y, style.MARKERS[kind], color=style.KINDS[kind], markersize=4.6, alpha=0.9,
+                share,
+                y,
+                style.MARKERS[kind],
+                color=style.KINDS[kind],
+                markersize=4.6,
+                alpha=0.9,
                 gid=sheet.title(text),
             )
         if not any(name == case.name for name, _ in shares):
@@ -49,7 +54,11 @@ def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Fi
     style.legend(sheet, [style.kind(arm) for case in shown for arm in case.arms])
     (name, best), top = max(shares.items(), key=lambda entry: entry[1])
     finding = f"The highest share is {numbers.share(top)}: {best}, {name}."
-    more = f" The first {len(shown)} of {len(cases)} cases are drawn." if len(cases) > len(shown) else ""
+    more = (
+        f" The first {len(shown)} of {len(cases)} cases are drawn."
+        if len(cases) > len(shown)
+        else ""
+    )
     return Figure(
         f"{component}-ceiling",
         component,

@@ -49,18 +49,38 @@ def draw(cases: Sequence[Case]) -> Figure | None:
             steps, losses = zip(*points, strict=True)
             before = len(ax.lines)
             sns.lineplot(
-                x=list(steps), y=list(losses), ax=ax, color=colour, linewidth=0.9, errorbar=None,
-                linestyle="--" if arm.is_apex else "-", legend=False, alpha=0.85,
+                x=list(steps),
+                y=list(losses),
+                ax=ax,
+                color=colour,
+                linewidth=0.9,
+                errorbar=None,
+                linestyle="--" if arm.is_apex else "-",
+                legend=False,
+                alpha=0.85,
             )
             held = arm.details.get("held_out_loss")
             text = f"{arm.implementation}, {case.name}: "
-            text += f"held-out loss {numbers.significant(held)} nats/token" if _number(held) else "no held-out loss"
+            text += (
+                f"held-out loss {numbers.significant(held)} nats/token"
+                if _number(held)
+                else "no held-out loss"
+            )
             for line in ax.lines[before:]:
                 line.set_gid(sheet.title(text))
         floor = _floor(case)
         if floor is not None:
             ax.axhline(floor, color=style.MUTED, linewidth=1, linestyle=":")
-            ax.text(0.99, floor, "corpus entropy", transform=ax.get_yaxis_transform(), ha="right", va="bottom", fontsize=7, color=style.MUTED)
+            ax.text(
+                0.99,
+                floor,
+                "corpus entropy",
+                transform=ax.get_yaxis_transform(),
+                ha="right",
+                va="bottom",
+                fontsize=7,
+                color=style.MUTED,
+            )
         low, high = ax.get_ylim()
         ax.set_ylim(low - 0.06 * (high - low), high)
         ax.set_title(style.short(case.name, 40))
@@ -69,12 +89,16 @@ def draw(cases: Sequence[Case]) -> Figure | None:
     for ax in flat[len(shown) :]:
         ax.set_axis_off()
     present = {str(arm.details.get("precision")) for case in shown for arm in case.arms}
-    handles = [Line2D([], [], color=c, label=name) for name, c in COLOURS.items() if name in present]
+    handles = [
+        Line2D([], [], color=c, label=name) for name, c in COLOURS.items() if name in present
+    ]
     handles += [
         Line2D([], [], color=style.MUTED, linestyle="-", label="torch only"),
         Line2D([], [], color=style.MUTED, linestyle="--", label="with Apex"),
     ]
-    sheet.canvas.legend(handles=handles, loc="outside upper right", ncols=len(handles), labelcolor=style.INK)
+    sheet.canvas.legend(
+        handles=handles, loc="outside upper right", ncols=len(handles), labelcolor=style.INK
+    )
     finding = " ".join(_finding(case) for case in shown)
     return Figure(
         "transformer-loss",

@@ -22,7 +22,7 @@ _KEYS = {"width", "dtype", "direction"}
 
 def draw(component: str, cases: Sequence[Case]) -> Figure | None:
     """A panel per direction (rows) and dtype (columns); None without a case that has both."""
-    cases = [case for case in cases if _KEYS <= case.config.keys()]
+    cases = [case for case in cases if case.config.keys() >= _KEYS]
     if not cases:
         return None
     directions = sorted({str(case.config["direction"]) for case in cases}, key=_direction)
@@ -33,16 +33,22 @@ def draw(component: str, cases: Sequence[Case]) -> Figure | None:
     widths = sorted({int(case.config["width"]) for case in cases})
     for row, direction in zip(grid, directions, strict=True):
         for ax, column in zip(row, columns, strict=True):
-            panel = [c for c in cases if str(c.config["direction"]) == direction and _column(c) == column]
+            panel = [
+                c for c in cases if str(c.config["direction"]) == direction and _column(c) == column
+            ]
             ax.set_xscale("log", base=2)
             for arm, colour in zip(arms, COLOURS, strict=False):
                 _series(sheet, ax, panel, arm, colour)
             ax.set_title(f"{column}, {vocabulary.DIRECTIONS.get(direction, direction)}")
-    if not any(versus for case in cases for arm in case.arms if arm.is_apex for versus in arm.versus):
+    if not any(
+        versus for case in cases for arm in case.arms if arm.is_apex for versus in arm.versus
+    ):
         grid[0][0].set_ylim(0.5, 2)
     for row in grid:
         for ax in row:
-            if ax is grid[0][0] and any(a.status != "ok" for c in cases for a in c.arms if a.is_apex):
+            if ax is grid[0][0] and any(
+                a.status != "ok" for c in cases for a in c.arms if a.is_apex
+            ):
                 low, high = ax.get_ylim()
                 ax.set_ylim(low * (low / high) ** 0.3, high)
             ax.set_xlim(widths[0] / 1.25, widths[-1] * 1.25)
@@ -54,7 +60,14 @@ def draw(component: str, cases: Sequence[Case]) -> Figure | None:
         ax.set_xlabel("width")
     for row, direction in zip(grid, directions, strict=True):
         for ax, column in zip(row, columns, strict=True):
-            _lost(ax, [c for c in cases if str(c.config["direction"]) == direction and _column(c) == column])
+            _lost(
+                ax,
+                [
+                    c
+                    for c in cases
+                    if str(c.config["direction"]) == direction and _column(c) == column
+                ],
+            )
     _legend(sheet, arms)
     part = vocabulary.APEX_PART.get(component, "Apex")
     finding = _finding(part, cases)
@@ -62,8 +75,8 @@ def draw(component: str, cases: Sequence[Case]) -> Figure | None:
         f"{component}-ratio",
         component,
         f"{part}: speed relative to torch, by width",
-        "Above the line at 1× Apex is faster, below it torch is; the bars are 99 % intervals and the "
-        "grey band is the 1 % margin. Solid: against torch's best eager norm; dashed: against "
+        "Above the line at 1× Apex is faster, below it torch is; the bars are "
+        f"{numbers.confidence(cases[0].confidence)} intervals and the grey band is the 1 % margin. Solid: against torch's best eager norm; dashed: against "
         f"everything torch ships, torch.compile included. {finding}",
         finding,
         sheet.svg(),
@@ -92,8 +105,14 @@ def _series(sheet: style.Sheet, ax: style.Axes, cases: list[Case], name: str, co
         found.sort(key=lambda entry: entry[:2])
         widest = {width: versus.ratio.value for width, _, _, versus in found}
         sns.lineplot(
-            x=list(widest), y=list(widest.values()), ax=ax, color=colour, linestyle=line,
-            linewidth=1, errorbar=None, legend=False,
+            x=list(widest),
+            y=list(widest.values()),
+            ax=ax,
+            color=colour,
+            linestyle=line,
+            linewidth=1,
+            errorbar=None,
+            legend=False,
         )
         for width, _, case, versus in found:
             ratio = versus.ratio
@@ -104,8 +123,13 @@ def _series(sheet: style.Sheet, ax: style.Axes, cases: list[Case], name: str, co
             )
             ax.plot([width, width], [ratio.low, ratio.high], color=colour, linewidth=1.2)
             ax.plot(
-                width, ratio.value, "D", color=colour, markersize=4.2,
-                markerfacecolor=colour if filled else "white", gid=sheet.title(text),
+                width,
+                ratio.value,
+                "D",
+                color=colour,
+                markersize=4.2,
+                markerfacecolor=colour if filled else "white",
+                gid=sheet.title(text),
             )
 
 
@@ -117,8 +141,13 @@ def _lost(ax: style.Axes, cases: list[Case]) -> None:
             if arm.is_apex and arm.status != "ok":
                 mark = vocabulary.STATUS_MARKS.get(arm.status, "✕")
                 ax.text(
-                    int(case.config["width"]), 0.04, mark, transform=ax.get_xaxis_transform(),
-                    ha="center", color=style.MUTED, fontsize=8,
+                    int(case.config["width"]),
+                    0.04,
+                    mark,
+                    transform=ax.get_xaxis_transform(),
+                    ha="center",
+                    color=style.MUTED,
+                    fontsize=8,
                 )
                 reasons[mark] = vocabulary.status(arm.status)
     if reasons:
@@ -142,7 +171,9 @@ def _legend(sheet: style.Sheet, arms: list[str]) -> None:
         Line2D([], [], color=style.MUTED, linestyle="-", label="against best eager"),
         Line2D([], [], color=style.MUTED, linestyle="--", label="against best, compiled too"),
     ]
-    sheet.canvas.legend(handles=handles, loc="outside upper right", ncols=len(handles), labelcolor=style.INK)
+    sheet.canvas.legend(
+        handles=handles, loc="outside upper right", ncols=len(handles), labelcolor=style.INK
+    )
 
 
 def _finding(part: str, cases: Sequence[Case]) -> str:
@@ -151,5 +182,7 @@ def _finding(part: str, cases: Sequence[Case]) -> str:
 
     found = list(against(cases, "torch_eager_best", select))
     if not found:
-        return f"{part} has no measured point on this machine; its cells are marked with their status."
+        return (
+            f"{part} has no measured point on this machine; its cells are marked with their status."
+        )
     return f"{part} against torch's best eager norm: {tally(found)}."

@@ -15,7 +15,13 @@ from apexbench.report.figures.style import Figure
 SERIES = (
     ("tutorial recipe over FP32", scaling.BASELINE, scaling.TUTORIAL, style.BLUE, "o"),
     ("AMP alone over FP32", scaling.BASELINE, scaling.TORCH_AMP, style.SKY, "s"),
-    ("Apex's part, over torch's fp16 recipe", scaling.TORCH_AMP, scaling.TUTORIAL, style.ORANGE, "D"),
+    (
+        "Apex's part, over torch's fp16 recipe",
+        scaling.TORCH_AMP,
+        scaling.TUTORIAL,
+        style.ORANGE,
+        "D",
+    ),
 )
 
 
@@ -37,7 +43,14 @@ def draw(cases: Sequence[Case]) -> Figure | None:
                 f"{numbers.ratio(ratio.value, ratio.low, ratio.high)}"
             )
             ax.plot([point.parameters] * 2, [ratio.low, ratio.high], color=colour, linewidth=1.4)
-            ax.plot(point.parameters, ratio.value, marker, color=colour, markersize=5, gid=sheet.title(text))
+            ax.plot(
+                point.parameters,
+                ratio.value,
+                marker,
+                color=colour,
+                markersize=5,
+                gid=sheet.title(text),
+            )
         slope = scaling.fit(points, confidence)
         if slope is not None:
             ends = [points[0].parameters, points[-1].parameters]
@@ -47,7 +60,9 @@ def draw(cases: Sequence[Case]) -> Figure | None:
             ]
             ax.plot(ends, line, color=colour, linewidth=0.9)
             step = slope.per_doubling
-            sentences.append(f"{name}: {numbers.ratio(step.value, step.low, step.high)} per doubling.")
+            sentences.append(
+                f"{name}: {numbers.ratio(step.value, step.low, step.high)} per doubling."
+            )
         ax.plot([], [], marker, color=colour, label=name)
     style.ratio_axis(ax)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: numbers.count(value)))
@@ -62,8 +77,8 @@ def draw(cases: Sequence[Case]) -> Figure | None:
         "transformer-scaling",
         "transformer",
         "Transformer: does the gain grow with size?",
-        "Speed-up of each piece against the number of parameters, with 99 % intervals; the lines are "
-        f"least-squares fits within the measured range. {finding}",
+        "Speed-up of each piece against the number of parameters, with "
+        f"{numbers.confidence(confidence)} intervals; the lines are least-squares fits within the measured range. {finding}",
         finding,
         sheet.svg(),
     )

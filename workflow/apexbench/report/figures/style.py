@@ -150,7 +150,9 @@ def legend(sheet: Sheet, kinds: list[str]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=KINDS[name], marker=MARKERS[name], linestyle="", markersize=5, label=name)
+        Line2D(
+            [], [], color=KINDS[name], marker=MARKERS[name], linestyle="", markersize=5, label=name
+        )
         for name in KINDS
         if name in kinds
     ]
@@ -195,4 +197,6 @@ def percent(value: float, _: object = None) -> str:
 
 def plain(value: float, _: object = None) -> str:
     """Tick label without needless zeros, thousands apart."""
-    return f"{float(significant(value)):g}" if abs(value) < 1000 else f"{value:,.0f}".replace(",", " ")
+    return (
+        f"{float(significant(value)):g}" if abs(value) < 1000 else f"{value:,.0f}".replace(",", " ")
+    )

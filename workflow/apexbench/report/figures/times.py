@@ -32,14 +32,17 @@ def draw(component: str, cases: Sequence[Case]) -> Figure | None:
         ax.set_axis_off()
     style.legend(sheet, [style.kind(arm) for case in shown for arm in case.arms])
     name = vocabulary.title(component)
-    more = f" The first {len(shown)} of {len(cases)} cases are drawn." if len(cases) > len(shown) else ""
+    more = (
+        f" The first {len(shown)} of {len(cases)} cases are drawn."
+        if len(cases) > len(shown)
+        else ""
+    )
     return Figure(
         f"{component}-times",
         component,
         f"{name}: time per implementation",
-        "Median time per call with its 99 % interval; the axis starts at zero, left is faster. "
-        + " ".join(_finding(case) for case in shown[:2])
-        + more,
+        f"Median time per call with its {numbers.confidence(shown[0].confidence)} interval; the axis "
+        "starts at zero, left is faster. " + " ".join(_finding(case) for case in shown[:2]) + more,
         f"{name}. " + " ".join(_finding(case) for case in shown),
         sheet.svg(),
     )
@@ -52,7 +55,13 @@ def _panel(sheet: style.Sheet, ax: style.Axes, case: Case) -> None:
     for y, arm in enumerate(case.arms):
         time = case.time(arm)
         if time is None:
-            style.lost_mark(ax, 0.02, y, arm.status, style.short(f"{vocabulary.status(arm.status)}: {arm.reason}", 46))
+            style.lost_mark(
+                ax,
+                0.02,
+                y,
+                arm.status,
+                style.short(f"{vocabulary.status(arm.status)}: {arm.reason}", 46),
+            )
             continue
         kind = style.kind(arm)
         text = (

@@ -48,15 +48,21 @@ def _sheet(cases: list[Case], limits: ceilings.Ceilings, index: int) -> Figure:
             top = max(top, rate.high)
             kind = style.kind(arm)
             text = (
-                f"{label}, {case.name}: {numbers.rate(rate.value, 'tokens/s', rate.low, rate.high)}, "
-                f"n = {arm.samples['step_time']}"
+                f"{label}, {case.name}: "
+                f"{numbers.rate(rate.value, 'tokens/s', rate.low, rate.high)}, n = {arm.samples['step_time']}"
             )
             share = ceilings.utilization(case, arm, "flops_per_token", limits)
             if share is not None:
                 text += f", MFU {numbers.share(share)}"
-            ax.plot([rate.low / 1e3, rate.high / 1e3], [y, y], color=style.KINDS[kind], linewidth=1.6)
             ax.plot(
-                rate.value / 1e3, y, style.MARKERS[kind], color=style.KINDS[kind], markersize=4.6,
+                [rate.low / 1e3, rate.high / 1e3], [y, y], color=style.KINDS[kind], linewidth=1.6
+            )
+            ax.plot(
+                rate.value / 1e3,
+                y,
+                style.MARKERS[kind],
+                color=style.KINDS[kind],
+                markersize=4.6,
                 gid=sheet.title(text),
             )
         ax.set_xlim(0, (top or 1e3) / 1e3 * 1.06)
@@ -71,7 +77,8 @@ def _sheet(cases: list[Case], limits: ceilings.Ceilings, index: int) -> Figure:
         "transformer-throughput" + (f"-{index + 1}" if index else ""),
         "transformer",
         "Transformer: training throughput per recipe",
-        "Tokens per second with 99 % intervals, from zero, right is faster. A label reads "
+        f"Tokens per second with {numbers.confidence(cases[0].confidence)} intervals, from zero, right "
+        "is faster. A label reads "
         f"precision+norm+optimizer. {finding}",
         finding,
         sheet.svg(),
