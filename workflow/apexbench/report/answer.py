@@ -23,6 +23,7 @@ class Tile:
     answer: str
     where: str
     line: str
+    reason: str = ""
 
 
 def tiles(cases: Sequence[Case], device: str) -> list[Tile]:
@@ -49,9 +50,8 @@ def decide(
     ]
     if not tested:
         reason = missing_reason(cases, select) or "no Apex arm was compared"
-        return Tile(
-            component, part, UNTESTED, "on this machine", f"{part} was not tested ({reason})."
-        )
+        line = f"{part} was not tested ({reason})."
+        return Tile(component, part, UNTESTED, "on this machine", line, reason)
     names = list(dict.fromkeys(case.name for case, _, _ in tested))
     wins = [entry for entry in tested if entry[2].verdict == "faster"]
     won = list(dict.fromkeys(case.name for case, _, _ in wins))

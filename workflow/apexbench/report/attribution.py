@@ -49,6 +49,7 @@ def recipe(
     precision: str,
     norm: str,
     optimizer: str,
+    *,
     compiled: bool = False,
     cudagraph: bool = False,
 ) -> Arm | None:

@@ -139,7 +139,7 @@ def _section(
         dict.fromkeys(case.work.formula for case in cases if case.work.formula not in ("", "n/a"))
     )
     if formulas and component != "transformer":
-        leads.append(f"Work per call: {numbers.listing(formulas)}.")
+        leads.append(f"Work per call: {'; '.join(formulas)}.")
     return {
         "id": component,
         "title": vocabulary.title(component),
@@ -149,8 +149,20 @@ def _section(
             for figure in drawn
             if figure.component == component
         ],
+        "arms": _arms(cases) if component not in ("transformer", "ceiling") else [],
         "table": tables.component(component, cases, limits, room).plain(),
     }
+
+
+def _arms(cases: Sequence[Case]) -> list[list[str]]:
+    """Name and description of every implementation of a component, once."""
+    return [
+        [name, text]
+        for name, text in {
+            arm.implementation: arm.description for case in cases for arm in case.arms
+        }.items()
+        if text
+    ]
 
 
 def _separate_bars(cases: Sequence[Case]) -> list[str]:
@@ -163,6 +175,19 @@ def _separate_bars(cases: Sequence[Case]) -> list[str]:
     return [
         f"{name} against the same recipe without it: {numbers.listing(ratios)}."
         for name, ratios in found.items()
+    ]
+
+
+def _answers(tiles: Sequence[answer.Tile]) -> list[str]:
+    """The tiles' lines; parts that were not tested for the same reason share one sentence."""
+    lines = [tile.line for tile in tiles if tile.answer != answer.UNTESTED]
+    reasons: dict[str, list[str]] = {}
+    for tile in tiles:
+        if tile.answer == answer.UNTESTED:
+            reasons.setdefault(tile.reason, []).append(tile.part)
+    return lines + [
+        f"{numbers.listing(parts)} {'was' if len(parts) == 1 else 'were'} not tested ({reason})."
+        for reason, parts in reasons.items()
     ]
 
 
@@ -187,7 +212,7 @@ def _abstract(
         f"A tutorial tells users to build NVIDIA Apex from source for its optimizer, its norms and "
         f"mixed precision. We measured {numbers.plural(len(measured), 'case')} on {name} with "
         f"PyTorch {torch} and {apex}, each against what PyTorch already ships.",
-        *(tile.line for tile in tiles),
+        *_answers(tiles),
     ]
     for case in cases:
         if case.component != "transformer":

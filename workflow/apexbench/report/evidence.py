@@ -105,7 +105,7 @@ def _mapping(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path} is not an apexbench file: delete it and run the same command again."
         )
-    return printable(value)
+    return {str(name): printable(entry) for name, entry in value.items()}
 
 
 def run_folder(path: Path) -> Path:

@@ -31,8 +31,11 @@ def render(document: Document) -> bytes:
         for figure in document.figures:
             (root / f"{figure.id}.svg").write_text(figure.svg, encoding="utf-8")
         try:
-            return typst.Compiler(
+            compiler = typst.Compiler(
                 str(root / "paper.typ"), root=str(root), ignore_system_fonts=True
-            ).compile(format="pdf", timestamp=day)
+            )
+            pdf = compiler.compile(format="pdf", timestamp=day)
         except typst.TypstError as error:
             raise UserError(f"The paper could not be typeset: {error.message}.") from error
+    assert isinstance(pdf, bytes)
+    return pdf

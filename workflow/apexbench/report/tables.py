@@ -28,6 +28,7 @@ class Table:
     """A titled table; ``total`` rows exist, of which ``rows`` are shown.
 
     ``paper`` are the columns that the narrower paper shows.
+    ``footnotes`` explain the marks that follow a ratio.
     """
 
     title: str
@@ -35,6 +36,7 @@ class Table:
     rows: list[list[Entry]]
     total: int
     paper: list[int] = field(default_factory=list)
+    footnotes: list[str] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         """The table as JSON values."""
@@ -54,11 +56,21 @@ def component(name: str, cases: Sequence[Case], limits: ceilings.Ceilings, most:
     columns += [] if trained else ["share of ceiling", "parity error"]
     columns += ["peak memory", "n"]
     pairs = [(case, arm) for case in cases for arm in case.arms]
-    rows = [_row(case, arm, limits, trained) for case, arm in pairs[:most]]
+    marks = _flag_marks(pairs[:most])
+    rows = [_row(case, arm, limits, trained, marks) for case, arm in pairs[:most]]
     hidden = ("parity error", "n", "MFU (PaLM count)", "time") if trained else ("parity error", "n")
     paper = [index for index, column in enumerate(columns) if column not in hidden]
     title = f"{vocabulary.title(name)}: every cell"
-    return Table(title, columns, rows, len(pairs), paper)
+    footnotes = [f"{mark} {flag}" for flag, mark in marks.items()]
+    return Table(title, columns, rows, len(pairs), paper, footnotes)
+
+
+def _flag_marks(pairs: Sequence[tuple[Case, Arm]]) -> dict[str, str]:
+    """A footnote mark for every flag that a comparison of these rows carries."""
+    flags = dict.fromkeys(
+        flag for _, arm in pairs for versus in arm.versus.values() for flag in versus.flags
+    )
+    return {flag: "†‡§¶"[i] if i < 4 else f"({i + 1})" for i, flag in enumerate(flags)}
 
 
 def _ceilings(cases: Sequence[Case], most: int) -> Table:
@@ -82,7 +94,9 @@ def _ceilings(cases: Sequence[Case], most: int) -> Table:
     return Table("Ceilings measured in this run", columns, rows[:most], len(rows))
 
 
-def _row(case: Case, arm: Arm, limits: ceilings.Ceilings, trained: bool) -> list[Entry]:
+def _row(
+    case: Case, arm: Arm, limits: ceilings.Ceilings, trained: bool, marks: dict[str, str]
+) -> list[Entry]:
     time = case.time(arm)
     if time is None:
         mark = vocabulary.STATUS_MARKS.get(arm.status, "✕")
@@ -94,9 +108,9 @@ def _row(case: Case, arm: Arm, limits: ceilings.Ceilings, trained: bool) -> list
         if len(case.records) > 1:
             note = f"{numbers.plural(len(case.records), 'process', 'processes')}. {note}".strip()
         measured = Entry(numbers.time(time.value, time.low, time.high), time.value, note=note)
-    row = [Entry(case.name), Entry(arm.implementation, note=arm.description), measured]
+    row = [Entry(case.name), Entry(arm.implementation), measured]
     row += _training(case, arm, limits) if trained else []
-    row += [_versus(case, arm, base) for base in BASELINES]
+    row += [_versus(case, arm, base, marks) for base in BASELINES]
     if not trained:
         row += [_share(case, arm, limits), _parity(arm)]
     memory, samples = arm.peak_memory_bytes, arm.samples.get(case.quantity)
@@ -117,21 +131,24 @@ def _training(case: Case, arm: Arm, limits: ceilings.Ceilings) -> list[Entry]:
         row.append(Entry(numbers.share(share), share) if share is not None else Entry("n/a"))
     skipped, loss = arm.details.get("skipped_steps"), arm.details.get("held_out_loss")
     row.append(Entry(str(skipped), float(skipped)) if isinstance(skipped, int) else Entry("n/a"))
-    has_loss = isinstance(loss, int | float)
-    row.append(Entry(f"{numbers.significant(loss)} nats/token", loss) if has_loss else Entry("n/a"))
+    row.append(
+        Entry(f"{numbers.significant(loss)} nats/token", loss)
+        if isinstance(loss, int | float)
+        else Entry("n/a")
+    )
     return row
 
 
-def _versus(case: Case, arm: Arm, baseline: str) -> Entry:
+def _versus(case: Case, arm: Arm, baseline: str, marks: dict[str, str]) -> Entry:
     versus = case.versus(arm, baseline)
     if versus is not None:
         ratio = versus.ratio
-        note = "; ".join(versus.flags)
         text = f"{numbers.ratio(ratio.value, ratio.low, ratio.high)} {versus.verdict}"
-        return Entry(text, ratio.value, versus.verdict, note)
+        text += "".join(f" {marks[flag]}" for flag in versus.flags)
+        return Entry(text, ratio.value, versus.verdict)
     entry = case.baselines.get(baseline)
     if arm.status != "ok":
-        return Entry("n/a", note=f"{vocabulary.status(arm.status)}")
+        return Entry("n/a")
     if entry is None:
         return Entry("n/a", note="the record names no such baseline")
     if arm.implementation in entry["members"]:

@@ -31,8 +31,7 @@ def draw_all(cases: Sequence[Case]) -> list[Figure]:
             found += transformer.draw(own, limits)
             found += [attribution.draw(own), losses.draw(own), scaling.draw(own)]
         elif component not in ("ceiling", "selfcheck"):
-            found.append(norms.draw(component, own) if component in _NORMS else None)
-            if found[-1] is None:
-                found.append(times.draw(component, own))
+            ratios = norms.draw(component, own) if component in _NORMS else []
+            found += ratios or [times.draw(component, own)]
             found.append(ceiling.draw(component, own, limits))
     return [figure for figure in found if figure is not None]

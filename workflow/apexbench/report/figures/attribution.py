@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
+
 from apexbench.report import numbers
 from apexbench.report.attribution import Attribution, attribute, extras
 from apexbench.report.cases import Case
@@ -65,10 +67,10 @@ def draw(cases: Sequence[Case]) -> Figure | None:
 
 
 def _bars(
-    sheet: style.Sheet, ax: style.Axes, entry: Attribution, extra: dict[str, Estimate]
+    sheet: style.Sheet, ax: Axes, entry: Attribution, extra: dict[str, Estimate]
 ) -> list[str]:
     start = 1.0
-    labels = []
+    labels: list[str] = []
     for name, part in entry.parts.items():
         end = start * part.value
         _bar(sheet, ax, len(labels), start, end, COLOURS[name], f"{name}: {_text(part)}", part)
@@ -88,7 +90,7 @@ def _bars(
 
 def _bar(
     sheet: style.Sheet,
-    ax: style.Axes,
+    ax: Axes,
     y: int,
     start: float,
     end: float,

@@ -63,7 +63,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
             text = f"{arm.implementation}, {case.name}: "
             text += (
                 f"held-out loss {numbers.significant(held)} nats/token"
-                if _number(held)
+                if isinstance(held, int | float)
                 else "no held-out loss"
             )
             for line in ax.lines[before:]:

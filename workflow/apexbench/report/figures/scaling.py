@@ -78,7 +78,8 @@ def draw(cases: Sequence[Case]) -> Figure | None:
         "transformer",
         "Transformer: does the gain grow with size?",
         "Speed-up of each piece against the number of parameters, with "
-        f"{numbers.confidence(confidence)} intervals; the lines are least-squares fits within the measured range. {finding}",
+        f"{numbers.confidence(confidence)} intervals; the lines are least-squares "
+        f"fits within the measured range. {finding}",
         finding,
         sheet.svg(),
     )

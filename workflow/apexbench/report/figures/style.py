@@ -10,7 +10,9 @@ import html
 import io
 import re
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import matplotlib
 
@@ -38,7 +40,7 @@ BLUE, SKY, ORANGE, GREEN, PINK, AMBER = (
 )
 KINDS = {"torch": BLUE, "torch, compiled": SKY, "Apex": ORANGE, "other": GREEN}
 MARKERS = {"torch": "o", "torch, compiled": "s", "Apex": "D", "other": "^"}
-_RC = {
+_RC: dict[Any, Any] = {
     "svg.hashsalt": "apexbench",
     "svg.fonttype": "path",
     "text.parse_math": False,
@@ -173,14 +175,11 @@ def lost_mark(ax: Axes, x: float, y: float, status: str, text: str = "", **optio
 
 def ratio_axis(ax: Axes, which: str = "y") -> None:
     """A log axis of speed ratios with plain labels and a line at 1×."""
-    if which == "y":
-        ax.set_yscale("log")
-        axis, line = ax.yaxis, ax.axhline
-    else:
-        ax.set_xscale("log")
-        axis, line = ax.xaxis, ax.axvline
+    axis: Any = ax.yaxis if which == "y" else ax.xaxis
+    line: Callable[..., Any] = ax.axhline if which == "y" else ax.axvline
+    (ax.set_yscale if which == "y" else ax.set_xscale)("log")
     low, high = axis.get_view_interval()
-    subs = (1, 2, 5) if high / low > 6 else (1, 1.5, 2, 3, 4, 6, 8)
+    subs: Sequence[float] = (1, 2, 5) if high / low > 6 else (1, 1.5, 2, 3, 4, 6, 8)
     if high / low < 1.6:
         subs = tuple(0.1 * step for step in range(10, 100))
     axis.set_major_locator(LogLocator(subs=subs))

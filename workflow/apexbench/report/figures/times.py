@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from apexbench.report import numbers, vocabulary
@@ -32,23 +33,21 @@ def draw(component: str, cases: Sequence[Case]) -> Figure | None:
         ax.set_axis_off()
     style.legend(sheet, [style.kind(arm) for case in shown for arm in case.arms])
     name = vocabulary.title(component)
-    more = (
-        f" The first {len(shown)} of {len(cases)} cases are drawn."
-        if len(cases) > len(shown)
-        else ""
-    )
+    more = ""
+    if len(cases) > len(shown):
+        more = f" The first {len(shown)} of {len(cases)} cases are drawn."
     return Figure(
         f"{component}-times",
         component,
         f"{name}: time per implementation",
-        f"Median time per call with its {numbers.confidence(shown[0].confidence)} interval; the axis "
-        "starts at zero, left is faster. " + " ".join(_finding(case) for case in shown[:2]) + more,
+        f"Median time per call with its {numbers.confidence(shown[0].confidence)} interval; the "
+        "axis starts at zero, left is faster. " + " ".join(_finding(case) for case in shown[:2]) + more,
         f"{name}. " + " ".join(_finding(case) for case in shown),
         sheet.svg(),
     )
 
 
-def _panel(sheet: style.Sheet, ax: style.Axes, case: Case) -> None:
+def _panel(sheet: style.Sheet, ax: Axes, case: Case) -> None:
     times = [time for arm in case.arms if (time := case.time(arm))]
     longest = max((time.high for time in times), default=1.0)
     size, unit = next((step for step in _UNITS if longest >= step[0]), _UNITS[-1])

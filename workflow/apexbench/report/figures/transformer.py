@@ -49,7 +49,8 @@ def _sheet(cases: list[Case], limits: ceilings.Ceilings, index: int) -> Figure:
             kind = style.kind(arm)
             text = (
                 f"{label}, {case.name}: "
-                f"{numbers.rate(rate.value, 'tokens/s', rate.low, rate.high)}, n = {arm.samples['step_time']}"
+                f"{numbers.rate(rate.value, 'tokens/s', rate.low, rate.high)}, "
+                f"n = {arm.samples['step_time']}"
             )
             share = ceilings.utilization(case, arm, "flops_per_token", limits)
             if share is not None:
@@ -77,8 +78,8 @@ def _sheet(cases: list[Case], limits: ceilings.Ceilings, index: int) -> Figure:
         "transformer-throughput" + (f"-{index + 1}" if index else ""),
         "transformer",
         "Transformer: training throughput per recipe",
-        f"Tokens per second with {numbers.confidence(cases[0].confidence)} intervals, from zero, right "
-        "is faster. A label reads "
+        f"Tokens per second with {numbers.confidence(cases[0].confidence)} intervals, from zero, "
+        "right is faster. A label reads "
         f"precision+norm+optimizer. {finding}",
         finding,
         sheet.svg(),
