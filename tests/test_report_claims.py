@@ -1,0 +1,204 @@
+"""Claims, answers and attribution: each follows from the records and changes with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+import record_factory as factory
+from apexbench.records import Record
+from apexbench.report import answer, claims
+from apexbench.report.attribution import attribute, factor, missing_cells, recipe
+from apexbench.report.cases import merge
+from apexbench.report.scaling import BASELINE, TUTORIAL, fit, points
+
+
+def statuses(records: list[Record]) -> dict[str, str]:
+    """Status of each claim."""
+    return {claim.id: claim.status for claim in claims.evaluate(merge(records))}
+
+
+def evidence(records: list[Record], id: str) -> str:
+    """All sentences of one claim."""
+    return " ".join(next(c for c in claims.evaluate(merge(records)) if c.id == id).evidence)
+
+
+def tile(records: list[Record], component: str) -> answer.Tile:
+    """The answer for one component."""
+    return next(t for t in answer.tiles(merge(records), "Test GPU") if t.component == component)
+
+
+def set_verdicts(
+    records: list[Record], verdict: str, ratio: float, keep: Callable[[str], bool]
+) -> list[Record]:
+    """Give every comparison of the implementations kept this ratio and verdict."""
+    for record in records:
+        for comparison in record.comparisons:
+            if keep(comparison.implementation):
+                comparison.ratio, comparison.verdict = ratio, verdict
+                comparison.low, comparison.high = ratio * 0.999, ratio * 1.001
+    return records
+
+
+def is_fused(name: str) -> bool:
+    """Whether the factory's arm is Apex's."""
+    return name.startswith("fused_")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ratio", "status", "build"),
+    [
+        ("faster", 1.5, "supported", "yes"),
+        ("slower", 0.5, "refuted", "no"),
+        ("same", 1.0, "refuted", "no"),
+        ("unclear", 1.01, "mixed", "unclear"),
+    ],
+)
+def test_c2_and_the_answer_follow_the_verdicts(
+    verdict: str, ratio: float, status: str, build: str
+) -> None:
+    records = set_verdicts(factory.optimizer(), verdict, ratio, is_fused)
+    assert statuses(records)["C2"] == status
+    assert tile(records, "optimizer").answer == build
+
+
+def test_a_tie_names_the_torch_arm_that_ties() -> None:
+    records = set_verdicts(factory.optimizer(), "same", 1.0, is_fused)
+    line = tile(records, "optimizer").line
+    assert line.startswith("torch adamw_compiled ties FusedAdam on this Test GPU")
+    assert line.endswith("no reason to build Apex for it.")
+
+
+def test_one_width_alone_is_named() -> None:
+    found = tile(factory.norms(), "layer_norm")
+    assert (found.answer, found.where) == ("only for", "float32, width 2048, forward + backward")
+    assert "1 of 16 cases" in found.line
+
+
+def test_other_optimizers_do_not_speak_for_fused_adam() -> None:
+    records = factory.optimizer()
+    for record in records:
+        lamb = factory.cell("fused_lamb", 1e5, "apex", "step_time")
+        record.cells.append(lamb)
+        rival = record.cell("adamw_fused")
+        record.comparisons.append(
+            factory.compare("step_time", "fused_lamb", "torch_default", [rival], lamb)
+        )
+    assert statuses(records)["C2"] == "mixed"
+    assert "fused_lamb" not in evidence(records, "C2")
+
+
+def test_without_a_gpu_nothing_about_apex_is_claimed() -> None:
+    records = factory.cpu_records()
+    assert set(statuses(records).values()) == {claims.NOT_TESTED}
+    assert "needs an NVIDIA GPU" in evidence(records, "C2")
+    assert {t.answer for t in answer.tiles(merge(records), "CPU")} == {"not tested"}
+
+
+def test_c1_is_supported_by_a_python_only_install() -> None:
+    records = factory.cpu_records()
+    apex = {"state": "python_only", "sentence": "Apex was built Python-only."}
+    for record in records:
+        record.provenance = factory.provenance(apex=apex)
+    assert statuses(records)["C1"] == "supported"
+    assert "Apex was built Python-only." in evidence(records, "C1")
+
+
+def test_c4_reads_the_legacy_arm() -> None:
+    record = factory.amp()[0]
+    assert statuses([record])["C4"] == claims.NOT_TESTED
+    assert "removed from Apex in 2025" in evidence([record], "C4")
+    legacy = factory.cell("apex_amp_O1", 2.4e6, "apex-legacy", "step_time", details={"loss": 2.1})
+    record.cells[-1] = legacy
+    record.comparisons.append(
+        factory.compare("step_time", "apex_amp_O1", "torch_default", [record.cell("fp32")], legacy)
+    )
+    assert statuses([record])["C4"] == "supported"
+
+
+def test_shapley_values_multiply_to_the_whole_gain() -> None:
+    case = merge(factory.transformer())[0]
+    found = attribute(case, "fp32", "default")
+    assert found is not None
+    product = math.prod(part.value for part in found.parts.values())
+    assert product == pytest.approx(found.total.value, rel=1e-9)
+    assert sum(found.share(name) for name in found.parts) == pytest.approx(1)
+
+
+def test_shapley_recovers_planted_factors() -> None:
+    """Independent factors: precision 4, norm 0.8, optimizer 1.25."""
+    record = factory.transformer()[0]
+    speed = {"fp32": 1.0, "fp16": 4.0, "torch": 1.0, "apex": 0.8}
+    for cell in record.cells:
+        precision, norm, optimizer, *_ = cell.implementation.split("+")
+        if precision in ("fp32", "fp16"):
+            ratio = speed[precision] * speed[norm] * (1.25 if optimizer == "apex" else 1.0)
+            cell.quantities["step_time"] = factory.quantity(1e8 / ratio, spread=1e-6)
+    found = attribute(merge([record])[0], "fp32", "default")
+    assert found is not None
+    values = {name: part.value for name, part in found.parts.items()}
+    assert values == pytest.approx({"precision": 4.0, "norm": 0.8, "optimizer": 1.25}, rel=1e-4)
+
+
+def test_an_incomplete_factorial_is_named_not_guessed() -> None:
+    record = factory.transformer()[0]
+    record.cells = [c for c in record.cells if c.implementation != "fp16+apex+default"]
+    record.comparisons = []
+    case = merge([record])[0]
+    assert attribute(case, "fp32", "default") is None
+    assert missing_cells(case, "fp32", "default") == ["fp16+apex+default"]
+    assert "fp16+apex+default is not measured" in evidence([record], "C5")
+
+
+def test_c5_needs_apex_to_add_something() -> None:
+    assert statuses(factory.transformer())["C5"] == "mixed"
+    record = factory.transformer()[0]
+    for cell in record.cells:
+        if cell.details["norm"] == "apex":
+            old = cell.quantities["step_time"].value
+            cell.quantities["step_time"] = factory.quantity(old / 1.3)
+    assert statuses([record])["C5"] == "supported"
+
+
+def test_c6_needs_four_sizes_and_reads_the_slope() -> None:
+    assert statuses(factory.transformer(factory.LADDER[:3]))["C6"] == claims.NOT_TESTED
+    cases = merge(factory.transformer(factory.LADDER))
+    slope = fit(points(cases, BASELINE, TUTORIAL), 0.99)
+    assert slope is not None
+    assert slope.per_doubling.low < slope.per_doubling.value < slope.per_doubling.high
+
+
+@pytest.mark.parametrize(
+    ("growth", "status"), [(1.1, "supported"), (1.0, "refuted"), (0.9, "refuted")]
+)
+def test_c6_finds_a_planted_slope(growth: float, status: str) -> None:
+    records = factory.transformer(factory.LADDER)
+    for record in records:
+        parameters = record.cells[0].details["parameters"]
+        gain = 2 * growth ** math.log2(parameters / 5e6)
+        base = record.cell("fp32+torch+default").quantities["step_time"].value
+        record.cell("fp16+apex+apex").quantities["step_time"] = factory.quantity(
+            base / gain, seed=0
+        )
+        record.cell("fp32+torch+default").quantities["step_time"] = factory.quantity(base, seed=0)
+    slope = fit(points(merge(records), BASELINE, TUTORIAL), 0.99)
+    assert slope is not None
+    assert slope.per_doubling.value == pytest.approx(growth, rel=1e-4)
+    assert statuses(records)["C6"] == status
+
+
+def test_a_factor_is_paired_and_finds_the_right_recipe() -> None:
+    case = merge(factory.transformer())[0]
+    slow = recipe(case, "bf16", "torch", "fused")
+    fast = recipe(case, "bf16", "torch", "fused", compiled=True)
+    assert slow is not None
+    assert fast is not None
+    assert (slow.implementation, fast.implementation) == (
+        "bf16+torch+fused",
+        "bf16+torch+fused+compile",
+    )
+    ratio = factor(case, slow, fast)
+    assert ratio.low < ratio.value < ratio.high
+    assert ratio.value == pytest.approx(0.175 / 0.11, rel=0.05)

@@ -1,0 +1,141 @@
+"""The answer in ten seconds: for each part of Apex, whether it is worth building here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from apexbench.report import numbers, vocabulary
+from apexbench.report.cases import Arm, Case
+from apexbench.report.claims import is_adam, is_apex
+from apexbench.report.verdicts import Entry, against, missing_reason, strongest, tally
+
+YES, NO, ONLY, UNTESTED, UNCLEAR = "yes", "no", "only for", "not tested", "unclear"
+MOST_NAMED = 2
+
+
+@dataclass(frozen=True)
+class Tile:
+    """``Build Apex for <part>: <answer> <where>``, and the sentence that backs it."""
+
+    component: str
+    part: str
+    answer: str
+    where: str
+    line: str
+    reason: str = ""
+
+
+def tiles(cases: Sequence[Case], device: str) -> list[Tile]:
+    """One tile per component that has, or should have, an Apex arm."""
+    result = []
+    for component in sorted({case.component for case in cases}, key=vocabulary.order):
+        own = [case for case in cases if case.component == component]
+        select = is_adam if component == "optimizer" else is_apex
+        if any(select(arm) for case in own for arm in case.arms):
+            result.append(decide(component, own, select, device))
+    return result
+
+
+def decide(
+    component: str, cases: Sequence[Case], select: Callable[[Arm], bool], device: str
+) -> Tile:
+    """Yes: an Apex arm beats all that torch ships in every case; only for: in some; no: in none."""
+    part = vocabulary.APEX_PART.get(component, f"Apex's {vocabulary.title(component)}")
+    tested = [
+        (case, arm, versus)
+        for case in cases
+        for arm in case.arms
+        if select(arm) and (versus := strongest(case, arm)) is not None
+    ]
+    if not tested:
+        reason = missing_reason(cases, select) or "no Apex arm was compared"
+        line = f"{part} was not tested ({reason})."
+        return Tile(component, part, UNTESTED, "on this machine", line, reason)
+    names = list(dict.fromkeys(case.name for case, _, _ in tested))
+    wins = [entry for entry in tested if entry[2].verdict == "faster"]
+    won = list(dict.fromkeys(case.name for case, _, _ in wins))
+    where = _where(wins, len(names))
+    beaten = f"{len(won)} of {numbers.plural(len(names), 'case')}"
+    if len(won) == len(names):
+        line = (
+            f"{part} is faster than everything PyTorch ships in {beaten} on this {device}"
+            f"{_span(wins)}."
+        )
+        return Tile(component, part, YES, where, line)
+    if won:
+        line = (
+            f"{part} is faster than everything PyTorch ships in {beaten} on this {device}"
+            f"{_span(wins)}: build Apex only for those."
+        )
+        return Tile(component, part, ONLY, where, line)
+    eager = [e for e in against(cases, "torch_eager_best", select) if e[2].verdict == "faster"]
+    if eager:
+        count = len({case.name for case, _, _ in eager})
+        line = (
+            f"{part} is faster than torch's best eager arm in {count} of "
+            f"{numbers.plural(len(names), 'case')} on this {device}{_span(eager)}, "
+            "and in none against torch.compile."
+        )
+        return Tile(
+            component, part, ONLY, _where(eager, len(names)) + " without torch.compile", line
+        )
+    if tally(tested).unclear > tally(tested).decided:
+        line = f"{part} on this {device}: {tally(tested)} against the best that PyTorch ships."
+        return Tile(component, part, UNCLEAR, "", line)
+    return Tile(component, part, NO, "", _not_worth(part, tested, cases, device))
+
+
+def _not_worth(part: str, tested: list[Entry], cases: Sequence[Case], device: str) -> str:
+    """``torch's X ties FusedAdam on this GPU: no reason to build Apex for it.``"""
+    best = _fastest_per_case(tested)
+    counts = tally(best)
+    rival = _rival(best)
+    if counts.same == counts.total:
+        return f"{rival} ties {part} on this {device}{_span(best)}: no reason to build Apex for it."
+    if counts.slower == counts.total:
+        return (
+            f"{rival} is faster than {part} in {counts.total} of "
+            f"{numbers.plural(counts.total, 'case')} on this {device}{_span(best)}: "
+            "no reason to build Apex for it."
+        )
+    return (
+        f"{part} is never faster than the best that PyTorch ships on this {device}: {counts}"
+        f"{_span(best)}; no reason to build Apex for it."
+    )
+
+
+def _fastest_per_case(entries: list[Entry]) -> list[Entry]:
+    best: dict[str, Entry] = {}
+    for entry in entries:
+        name = entry[0].name
+        if name not in best or entry[2].ratio.value > best[name][2].ratio.value:
+            best[name] = entry
+    return list(best.values())
+
+
+def _rival(entries: list[Entry]) -> str:
+    """The torch arm that was fastest in most cases, as its description names it."""
+    winners = []
+    for case, _, versus in entries:
+        members = [arm for name in versus.members if (arm := case.arm(name)) and case.time(arm)]
+        if members:
+            winners.append(vocabulary.says(min(members, key=lambda arm: case.time(arm).value)))  # type: ignore[union-attr]
+    return max(sorted(set(winners)), key=winners.count, default="torch")
+
+
+def _span(entries: list[Entry]) -> str:
+    """The range of the ratios, or the one ratio with its interval."""
+    ratios = sorted((versus.ratio for _, _, versus in entries), key=lambda ratio: ratio.value)
+    if len(ratios) == 1:
+        return f" ({numbers.ratio(ratios[0].value, ratios[0].low, ratios[0].high)})"
+    return f" ({numbers.span([ratio.value for ratio in ratios])})"
+
+
+def _where(wins: list[Entry], total: int) -> str:
+    named = list(dict.fromkeys(vocabulary.in_words(case) for case, _, _ in wins))
+    if not named or len({case.name for case, _, _ in wins}) == total:
+        return ""
+    if len(named) <= MOST_NAMED:
+        return numbers.listing(named)
+    return f"{len(named)} of {numbers.plural(total, 'case')}"

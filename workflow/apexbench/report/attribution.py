@@ -1,0 +1,162 @@
+"""Which piece buys what: Shapley values of the log step time of a recipe (method, point 11).
+
+The three pieces are precision, norm and optimizer. A piece's value is the mean, over the orders in
+which the pieces can be switched on, of the log step time it saves; the exponentials of the three
+values multiply to the whole speed-up. Shapley, A value for n-person games, 1953.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apexbench.report.cases import Arm, Case
+from apexbench.report.repeats import Estimate, combine, student
+
+PIECES = ("precision", "norm", "optimizer")
+BLOCKS = 20
+_WEIGHTS = {0: 1 / 3, 1: 1 / 6, 2: 1 / 3}
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Speed-up of the Apex recipe over a baseline recipe, and the factor each piece adds."""
+
+    case: str
+    baseline: str
+    target: str
+    parts: dict[str, Estimate]
+    total: Estimate
+
+    def apex(self) -> float:
+        """The factor that norm and optimizer add together: what Apex itself brings."""
+        return self.parts["norm"].value * self.parts["optimizer"].value
+
+    def share(self, piece: str) -> float:
+        """A piece's share of the logarithm of the whole speed-up."""
+        return math.log(self.parts[piece].value) / math.log(self.total.value)
+
+
+def recipe(
+    case: Case,
+    precision: str,
+    norm: str,
+    optimizer: str,
+    *,
+    compiled: bool = False,
+    cudagraph: bool = False,
+) -> Arm | None:
+    """The measured arm of a recipe, by its separate fields; None if it is not there."""
+    wanted = (precision, norm, optimizer, compiled, cudagraph)
+    for arm in case.arms:
+        own = arm.details
+        fields = tuple(own.get(name) for name in PIECES)
+        if (*fields, bool(own.get("compile")), bool(own.get("cudagraph"))) == wanted:
+            return arm if case.quantity in arm.times else None
+    return None
+
+
+def factor(case: Case, slow: Arm, fast: Arm) -> Estimate:
+    """How many times faster ``fast`` is than ``slow``, from their paired samples."""
+
+    def log_ratio(log_times: Array) -> float:
+        return float(log_times[0] - log_times[1])
+
+    return _estimate(case, [slow, fast], log_ratio)
+
+
+def attribute(case: Case, precision: str, optimizer: str) -> Attribution | None:
+    """Shapley values against ``<precision>+torch+<optimizer>``; None if a cell is missing."""
+    switches = ((precision, "fp16"), ("torch", "apex"), (optimizer, "apex"))
+    corners = list(product((0, 1), repeat=3))
+    arms = [recipe(case, *(switches[i][on] for i, on in enumerate(c))) for c in corners]
+    if any(arm is None for arm in arms):
+        return None
+    cells = [arm for arm in arms if arm is not None]
+    place = {corner: i for i, corner in enumerate(corners)}
+
+    def shapley(piece: int) -> Callable[[Array], float]:
+        def value(log_times: Array) -> float:
+            total = 0.0
+            for corner in corners:
+                if corner[piece] == 0:
+                    on = tuple(1 if i == piece else state for i, state in enumerate(corner))
+                    saved = log_times[place[corner]] - log_times[place[on]]
+                    total += _WEIGHTS[sum(corner)] * saved
+            return float(total)
+
+        return value
+
+    parts = {name: _estimate(case, cells, shapley(i)) for i, name in enumerate(PIECES)}
+    first, last = cells[0], cells[-1]
+    return Attribution(
+        case.name, first.implementation, last.implementation, parts, factor(case, first, last)
+    )
+
+
+def missing_cells(case: Case, precision: str, optimizer: str) -> list[str]:
+    """Labels of the factorial's cells that this case does not hold."""
+    corners = product((precision, "fp16"), ("torch", "apex"), (optimizer, "apex"))
+    return ["+".join(corner) for corner in corners if recipe(case, *corner) is None]
+
+
+def extras(case: Case) -> dict[str, Estimate]:
+    """What torch.compile and CUDA graphs add to an equal recipe, where both were timed."""
+    result: dict[str, Estimate] = {}
+    for arm in case.arms:
+        own = arm.details
+        pieces = [str(own.get(name)) for name in PIECES]
+        if own.get("cudagraph"):
+            plain = recipe(case, *pieces, compiled=bool(own.get("compile")))
+            name = f"CUDA graph ({arm.implementation})"
+        elif own.get("compile"):
+            plain, name = recipe(case, *pieces), f"compile ({arm.implementation})"
+        else:
+            continue
+        if plain is not None and case.time(arm) is not None:
+            result[name] = factor(case, plain, arm)
+    return result
+
+
+def _block_medians(samples: list[Array], sampling: object) -> Array:
+    """Median time by arm and block: the record's blocks, or equal ones where it names none."""
+    named = sampling.get("block_of_round") if isinstance(sampling, dict) else None
+    if isinstance(named, list) and all(len(entry) == len(named) for entry in samples):
+        labels = np.asarray(named)
+        parts = [[entry[labels == label] for label in np.unique(labels)] for entry in samples]
+    else:
+        blocks = min(BLOCKS, *(len(entry) for entry in samples))
+        parts = [np.array_split(entry, blocks) for entry in samples]
+    return np.array([[np.median(part) for part in row] for row in parts])
+
+
+def _estimate(case: Case, arms: list[Arm], value: Callable[[Array], float]) -> Estimate:
+    """exp of a linear function of log step times, with its interval.
+
+    Within a process: Student-t over blocks of rounds, as buffers are allocated anew per block.
+    Over processes: as every other estimate of this report.
+    """
+    estimates = []
+    for record in case.records:
+        samples = []
+        for arm in arms:
+            cell = next((c for c in record.cells if c.implementation == arm.implementation), None)
+            if cell is not None and case.quantity in cell.quantities:
+                samples.append(np.asarray(cell.quantities[case.quantity].samples, dtype=np.float64))
+        if len(samples) < len(arms):
+            continue
+        medians = np.log(_block_medians(samples, record.sampling.get(case.quantity)))
+        values = [value(medians[:, block]) for block in range(medians.shape[1])]
+        if len(values) < 2:
+            estimates.append(Estimate(*(math.exp(values[0]),) * 3))
+        else:
+            middle, low, high = student(values, case.confidence)
+            estimates.append(Estimate(math.exp(middle), math.exp(low), math.exp(high)))
+    return combine(estimates, case.confidence)

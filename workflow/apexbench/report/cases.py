@@ -1,0 +1,202 @@
+"""A case as the report sees it: its records of all processes merged, each implementation once.
+
+Records are merged only when they were measured on the same GPU model, the same node, with the
+same settings and the same environment; a ratio therefore never spans two machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from apexbench.records import BASELINES, Cell, Record, Work, digest
+from apexbench.report.repeats import Estimate, combine, verdict
+
+
+@dataclass(frozen=True)
+class Versus:
+    """Speed of an implementation relative to a baseline, with its verdict."""
+
+    baseline: str
+    members: tuple[str, ...]
+    ratio: Estimate
+    margin: float
+    verdict: str
+    rounds: int
+    flags: tuple[str, ...] = ()
+
+
+@dataclass
+class Arm:
+    """One implementation of a case over all its processes; times in ns per call."""
+
+    implementation: str
+    package: str
+    status: str
+    description: str
+    reason: str | None
+    remedy: str | None
+    times: dict[str, Estimate] = field(default_factory=dict)
+    samples: dict[str, int] = field(default_factory=dict)
+    versus: dict[tuple[str, str], Versus] = field(default_factory=dict)
+    peak_memory_bytes: int | None = None
+    parity_error: float | None = None
+    kernels: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_apex(self) -> bool:
+        """Whether this arm needs Apex, of today or of the past."""
+        pieces = (self.details.get("norm"), self.details.get("optimizer"))
+        return self.package.lower().startswith("apex") or "apex" in pieces
+
+
+@dataclass
+class Case:
+    """One case on one machine with all its implementations."""
+
+    component: str
+    name: str
+    quantity: str
+    confidence: float
+    config: dict[str, Any]
+    work: Work
+    arms: list[Arm]
+    baselines: dict[str, dict[str, Any]]
+    records: list[Record]
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Provenance of the first process."""
+        return self.records[0].provenance
+
+    @property
+    def device(self) -> tuple[str, str]:
+        """What a comparison may not span: GPU model and node."""
+        return identity(self.records[0])
+
+    def arm(self, implementation: str) -> Arm | None:
+        """The arm of that name, or None."""
+        return next((arm for arm in self.arms if arm.implementation == implementation), None)
+
+    def versus(self, arm: Arm, baseline: str) -> Versus | None:
+        """``arm`` against ``baseline`` in the quantity that this case's verdicts use."""
+        return arm.versus.get((self.quantity, baseline))
+
+    def time(self, arm: Arm) -> Estimate | None:
+        """``arm``'s time in the quantity that this case's verdicts use."""
+        return arm.times.get(self.quantity)
+
+
+def identity(record: Record) -> tuple[str, str]:
+    """GPU model (or CPU) and node of a record."""
+    place = record.provenance
+    return str(place.get("device_name") or place["machine"]), str(place.get("node") or "")
+
+
+def merge(records: Iterable[Record]) -> list[Case]:
+    """Group records into cases, in a stable order: component, then as the indexes name them."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        key = (
+            record.component,
+            record.case,
+            *identity(record),
+            digest({name: value for name, value in record.config.items() if name != "process"}),
+            digest(record.environment),
+        )
+        groups.setdefault(key, []).append(record)
+    return [_case(sorted(group, key=lambda record: record.process)) for group in groups.values()]
+
+
+def _case(group: list[Record]) -> Case:
+    first = group[0]
+    names = list(dict.fromkeys(cell.implementation for record in group for cell in record.cells))
+    return Case(
+        component=first.component,
+        name=first.case,
+        quantity=first.quantity,
+        confidence=first.confidence,
+        config=first.config,
+        work=first.work,
+        arms=[_arm(name, group) for name in names],
+        baselines=first.baselines,
+        records=group,
+    )
+
+
+def _arm(name: str, group: list[Record]) -> Arm:
+    cells = [
+        (record, cell) for record in group for cell in record.cells if cell.implementation == name
+    ]
+    good = [(record, cell) for record, cell in cells if cell.status == "ok"]
+    shown = good[0][1] if good else cells[0][1]
+    arm = Arm(
+        implementation=name,
+        package=shown.package,
+        status=shown.status,
+        description=shown.description,
+        reason=shown.reason if not good or len(good) == len(cells) else _partly(cells, len(good)),
+        remedy=next((cell.remedy for _, cell in cells if cell.remedy), None),
+        kernels=shown.kernels,
+        details=shown.details,
+        peak_memory_bytes=max(
+            (cell.peak_memory_bytes for _, cell in good if cell.peak_memory_bytes is not None),
+            default=None,
+        ),
+        parity_error=_parity_error(cell for _, cell in cells),
+    )
+    if good:
+        _measure(arm, good)
+    return arm
+
+
+def _partly(cells: list[tuple[Record, Cell]], good: int) -> str:
+    record, cell = next((record, cell) for record, cell in cells if cell.status != "ok")
+    return (
+        f"ok in {good} of {len(cells)} processes; process {record.process}: "
+        f"{cell.status}: {cell.reason}"
+    )
+
+
+def _parity_error(cells: Iterable[Cell]) -> float | None:
+    errors = [
+        check.error
+        for cell in cells
+        if cell.parity is not None
+        for check in cell.parity.checks
+        if check.error is not None
+    ]
+    return max(errors, default=None)
+
+
+def _measure(arm: Arm, good: list[tuple[Record, Cell]]) -> None:
+    confidence = good[0][0].confidence
+    for quantity in dict.fromkeys(name for _, cell in good for name in cell.quantities):
+        entries = [cell.quantities[quantity] for _, cell in good if quantity in cell.quantities]
+        estimates = [Estimate(entry.value, entry.low, entry.high) for entry in entries]
+        arm.times[quantity] = combine(estimates, confidence)
+        arm.samples[quantity] = sum(len(entry.samples) for entry in entries)
+        for baseline in BASELINES:
+            found = [
+                comparison
+                for record, _ in good
+                for comparison in record.comparisons
+                if comparison.implementation == arm.implementation
+                and comparison.baseline == baseline
+                and comparison.quantity == quantity
+            ]
+            if not found:
+                continue
+            ratio = combine([Estimate(c.ratio, c.low, c.high) for c in found], confidence)
+            margin = max(comparison.margin for comparison in found)
+            arm.versus[quantity, baseline] = Versus(
+                baseline=baseline,
+                members=tuple(found[0].members),
+                ratio=ratio,
+                margin=margin,
+                verdict=found[0].verdict if len(found) == 1 else verdict(ratio, margin),
+                rounds=sum(comparison.rounds for comparison in found),
+                flags=tuple(dict.fromkeys(flag for c in found for flag in c.flags)),
+            )

@@ -1,0 +1,26 @@
+"""The tutorial's six claims, each with a status and its evidence, computed from records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from apexbench.report import vocabulary
+from apexbench.report.cases import Case
+from apexbench.report.claim import NOT_TESTED, Claim, is_adam, is_apex
+from apexbench.report.component_claims import built_from_source, by_axis, by_case, faster_everywhere
+from apexbench.report.training_claims import amp_obsolete, gain_over_fp32, grows_with_scale
+
+__all__ = ["NOT_TESTED", "Claim", "evaluate", "is_adam", "is_apex"]
+
+
+def evaluate(cases: Sequence[Case]) -> list[Claim]:
+    """C1 to C6 from the cases of one machine."""
+    by = {name: [case for case in cases if case.component == name] for name in vocabulary.ORDER}
+    return [
+        built_from_source(cases),
+        faster_everywhere("C2", by["optimizer"], is_adam, by_case),
+        faster_everywhere("C3", by["layer_norm"] + by["rms_norm"], is_apex, by_axis),
+        amp_obsolete(by["amp"]),
+        gain_over_fp32(by["transformer"]),
+        grows_with_scale(by["transformer"]),
+    ]

@@ -1,0 +1,200 @@
+"""Everything a report may use: a run folder's records, what is missing from it, its settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from apexbench import records
+from apexbench.errors import UserError
+from apexbench.records import Record
+
+# Controls, lone surrogates and bidirectional overrides: no XML can hold the first two, and the
+# last would let one record's text reorder its neighbours.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+@dataclass
+class Missing:
+    """A case without a record: its job was lost, with the index's status, reason and log."""
+
+    component: str
+    case: str
+    status: str
+    reason: str
+    log: str | None = None
+
+
+@dataclass
+class Evidence:
+    """A run folder, read strictly. ``components`` are those with an index, empty ones included."""
+
+    folder: Path
+    records: list[Record] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    components: list[str] = field(default_factory=list)
+    machine: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    timings: dict[str, float] = field(default_factory=dict)
+    job_seconds: float = 0.0
+
+    def provenance(self, key: str) -> list[Any]:
+        """The distinct values of one provenance key over all records, in order of appearance."""
+        values: list[Any] = []
+        for record in self.records:
+            value = record.provenance.get(key)
+            if value is not None and value not in values:
+                values.append(value)
+        return values
+
+
+def printable(value: Any) -> Any:
+    """``value`` with every character that XML cannot hold, or that reorders text, replaced."""
+    if isinstance(value, str):
+        return _UNPRINTABLE.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {printable(key): printable(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [printable(entry) for entry in value] if not _numeric(value) else value
+    return value
+
+
+def _numeric(value: list[Any]) -> bool:
+    return bool(value) and isinstance(value[0], int | float) and isinstance(value[-1], int | float)
+
+
+def _clean(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        for entry in dataclasses.fields(value):
+            setattr(value, entry.name, _clean(getattr(value, entry.name)))
+        return value
+    if isinstance(value, list) and value and dataclasses.is_dataclass(value[0]):
+        return [_clean(entry) for entry in value]
+    if isinstance(value, dict) and any(dataclasses.is_dataclass(v) for v in value.values()):
+        return {printable(key): _clean(entry) for key, entry in value.items()}
+    return printable(value)
+
+
+def _slim(record: Record) -> Record:
+    """Samples as packed integers, so that ten thousand records fit in memory."""
+    for cell in record.cells:
+        for quantity in cell.quantities.values():
+            quantity.samples = array("q", quantity.samples)  # type: ignore[assignment]
+    return record
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = records.load_json(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path} is not valid JSON: delete it and run the same command again."
+        ) from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): make it readable.") from error
+    if not isinstance(value, dict):
+        raise UserError(
+            f"{path} is not an apexbench file: delete it and run the same command again."
+        )
+    return {str(name): printable(entry) for name, entry in value.items()}
+
+
+def run_folder(path: Path) -> Path:
+    """The run folder that ``path`` names: itself, or its parent if it is the ``records`` folder."""
+    path = Path(path)
+    if not (path / "records").is_dir() and path.name == "records":
+        return path.parent
+    return path
+
+
+def _missing(index: dict[str, Any], component: str, path: Path) -> list[Missing]:
+    entries = index.get("missing", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UserError(f"{path} is not a valid index: delete it and run the same command again.")
+    result = []
+    for entry in entries:
+        status = entry.get("status")
+        result.append(
+            Missing(
+                component=component,
+                case=str(entry.get("case") or "n/a"),
+                status=status if status in records.STATUSES and status != "ok" else "failed",
+                reason=str(entry.get("reason") or "its job left no record and gave no reason"),
+                log=str(entry["log"]) if entry.get("log") else None,
+            )
+        )
+    return result
+
+
+def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
+    """Read a run folder (``results/``, ``results/reference/<machine>/``, or its ``records/``).
+
+    ``expect`` are index files that should be there; one that is not is a missing case of its
+    component. Raises UserError when there is no index at all, and for the first file that is not
+    what it should be.
+    """
+    folder = run_folder(path)
+    evidence = Evidence(
+        folder=folder,
+        machine=_mapping(folder / "machine.json"),
+        config=_mapping(folder / "config.json"),
+        timings={
+            name: float(value)
+            for name, value in _mapping(folder / "timings.json").items()
+            if isinstance(value, int | float)
+        },
+    )
+    indexes = list(records.indexes(folder))
+    absent = [index for index in expect if not Path(index).is_file()]
+    if not indexes and not absent:
+        raise UserError(
+            f"{folder / 'records'} holds no index.json: run `snakemake --cores 1` first, or name a "
+            "folder such as results or results/reference/<machine>."
+        )
+    for index_path in indexes:
+        index = _mapping(index_path)
+        component = str(index.get("component") or index_path.parent.name)
+        evidence.missing += _missing(index, component, index_path)
+        found = [_slim(_clean(record)) for record in records.read_index(index_path)]
+        evidence.records += found
+        evidence.components.append(component)
+        evidence.job_seconds += _job_seconds(index, found)
+    for index_path in absent:
+        lost = _absent(Path(index_path))
+        evidence.missing.append(lost)
+        evidence.components.append(lost.component)
+    evidence.components = list(dict.fromkeys(evidence.components))
+    return evidence
+
+
+def _job_seconds(index: dict[str, Any], found: list[Record]) -> float:
+    """A job's wall time; at least what its records took: a resumed job counts itself alone."""
+    seconds = index.get("seconds")
+    total = seconds.get("total", 0.0) if isinstance(seconds, dict) else 0.0
+    inside = sum(record.seconds.get("total", 0.0) for record in found)
+    return max(float(total) if isinstance(total, int | float) else 0.0, inside)
+
+
+def _absent(path: Path) -> Missing:
+    """An expected index that is not there: ``…/records/<component>/[<model>-p<k>/]index.json``."""
+    parts = path.parent.parts
+    below = parts[parts.index("records") + 1 :] if "records" in parts else parts[-1:]
+    name = "-".join(below) or "unknown"
+    return Missing(
+        component=below[0] if below else "unknown",
+        case=below[1] if len(below) > 1 else "all cases",
+        status="failed",
+        reason="its job was lost before it wrote its index",
+        log=str(Path(*parts[: parts.index("records")], "logs", f"{name}.log"))
+        if "records" in parts
+        else None,
+    )

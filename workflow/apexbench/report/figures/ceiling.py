@@ -1,0 +1,70 @@
+"""Distance to the limit: the share of the measured ceiling that every implementation reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.ticker import FuncFormatter
+
+from apexbench.report import ceilings, numbers, vocabulary
+from apexbench.report.cases import Case
+from apexbench.report.figures import style
+from apexbench.report.figures.style import Figure
+
+MOST_CASES = 24
+
+
+def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Figure | None:
+    """Share of the ceiling, a row per case; None where no case has a share."""
+    shares = {
+        (case.name, arm.implementation): share
+        for case in cases
+        for arm in case.arms
+        if (share := ceilings.share(case, arm, case.quantity, limits)) is not None
+    }
+    if not shares:
+        return None
+    shown = list(cases)[:MOST_CASES]
+    sheet = style.sheet(7.2, 0.9 + 0.19 * len(shown))
+    ax = style.axes(sheet)[0][0]
+    for y, case in enumerate(shown):
+        for arm in case.arms:
+            share = shares.get((case.name, arm.implementation))
+            if share is None:
+                continue
+            kind = style.kind(arm)
+            text = f"{arm.implementation}, {case.name}: {numbers.share(share)} of the ceiling"
+            ax.plot(
+                share,
+                y,
+                style.MARKERS[kind],
+                color=style.KINDS[kind],
+                markersize=4.6,
+                alpha=0.9,
+                gid=sheet.title(text),
+            )
+        if not any(name == case.name for name, _ in shares):
+            style.lost_mark(ax, 0.02, y, "unavailable", style.short(ceilings.no_share(case), 60))
+    ax.set_yticks(range(len(shown)), [style.short(vocabulary.in_words(case), 40) for case in shown])
+    ax.set_ylim(len(shown) - 0.4, -0.6)
+    ax.set_xlim(0, max(1.0, *shares.values()) * 1.02)
+    ax.axvline(1, color=style.INK, linewidth=0.9)
+    ax.xaxis.set_major_formatter(FuncFormatter(style.percent))
+    ax.set_xlabel("share of the measured ceiling")
+    style.legend(sheet, [style.kind(arm) for case in shown for arm in case.arms])
+    (name, best), top = max(shares.items(), key=lambda entry: entry[1])
+    finding = f"The highest share is {numbers.share(top)}: {best}, {name}."
+    more = (
+        f" The first {len(shown)} of {len(cases)} cases are drawn."
+        if len(cases) > len(shown)
+        else ""
+    )
+    return Figure(
+        f"{component}-ceiling",
+        component,
+        f"{vocabulary.title(component)}: share of the ceiling",
+        "Bytes that must move, divided by the time and by the copy bandwidth measured in the same "
+        f"run; the line at 100 % is the limit. {finding}{more}",
+        finding,
+        sheet.svg(),
+    )

@@ -1,0 +1,94 @@
+"""Dot-and-interval plots: the time of every implementation, a panel per case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
+
+from apexbench.report import numbers, vocabulary
+from apexbench.report.cases import Case
+from apexbench.report.figures import style
+from apexbench.report.figures.style import Figure
+
+MOST_CASES = 6
+_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+
+
+def draw(component: str, cases: Sequence[Case]) -> Figure | None:
+    """Times of up to six cases of a component, from zero; None if it has no case."""
+    shown = list(cases)[:MOST_CASES]
+    if not shown:
+        return None
+    columns = min(2, len(shown))
+    rows = -(-len(shown) // columns)
+    tallest = max(len(case.arms) for case in shown)
+    sheet = style.sheet(7.2, 0.75 + rows * (0.55 + 0.2 * tallest))
+    grid = style.axes(sheet, rows, columns)
+    flat = [ax for row in grid for ax in row]
+    for ax, case in zip(flat, shown, strict=False):
+        _panel(sheet, ax, case)
+    for ax in flat[len(shown) :]:
+        ax.set_axis_off()
+    style.legend(sheet, [style.kind(arm) for case in shown for arm in case.arms])
+    name = vocabulary.title(component)
+    more = ""
+    if len(cases) > len(shown):
+        more = f" The first {len(shown)} of {len(cases)} cases are drawn."
+    return Figure(
+        f"{component}-times",
+        component,
+        f"{name}: time per implementation",
+        f"Median time per call with its {numbers.confidence(shown[0].confidence)} interval; the "
+        "axis starts at zero, left is faster. " + " ".join(_finding(case) for case in shown[:2]) + more,
+        f"{name}. " + " ".join(_finding(case) for case in shown),
+        sheet.svg(),
+    )
+
+
+def _panel(sheet: style.Sheet, ax: Axes, case: Case) -> None:
+    times = [time for arm in case.arms if (time := case.time(arm))]
+    longest = max((time.high for time in times), default=1.0)
+    size, unit = next((step for step in _UNITS if longest >= step[0]), _UNITS[-1])
+    for y, arm in enumerate(case.arms):
+        time = case.time(arm)
+        if time is None:
+            style.lost_mark(
+                ax,
+                0.02,
+                y,
+                arm.status,
+                style.short(f"{vocabulary.status(arm.status)}: {arm.reason}", 46),
+            )
+            continue
+        kind = style.kind(arm)
+        text = (
+            f"{arm.implementation}, {case.name}: {numbers.time(time.value, time.low, time.high)}, "
+            f"n = {arm.samples[case.quantity]}"
+        )
+        ax.plot([time.low / size, time.high / size], [y, y], color=style.KINDS[kind], linewidth=1.6)
+        ax.plot(
+            time.value / size,
+            y,
+            style.MARKERS[kind],
+            color=style.KINDS[kind],
+            markersize=5,
+            gid=sheet.title(text),
+        )
+    ax.set_yticks(range(len(case.arms)), [style.short(arm.implementation, 28) for arm in case.arms])
+    ax.set_ylim(len(case.arms) - 0.4, -0.6)
+    ax.set_xlim(0, longest / size * 1.06)
+    ax.set_title(style.short(case.name))
+    ax.set_xlabel(f"{case.quantity.replace('_', ' ')} ({unit})")
+    ax.xaxis.set_major_formatter(FuncFormatter(style.plain))
+    ax.grid(axis="y", visible=False)
+
+
+def _finding(case: Case) -> str:
+    timed = [(time, arm) for arm in case.arms if (time := case.time(arm))]
+    if not timed:
+        return f"{case.name}: nothing could be measured."
+    time, arm = min(timed, key=lambda entry: entry[0].value)
+    text = numbers.time(time.value, time.low, time.high)
+    return f"{case.name}: {arm.implementation} is fastest, {text}."

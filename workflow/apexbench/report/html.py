@@ -1,0 +1,58 @@
+"""The report as one self-contained HTML file: no request leaves it, no script is foreign."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from apexbench.report.document import Document
+from apexbench.report.figures import Figure
+from apexbench.report.figures.style import GRID, INK, MUTED
+
+TEMPLATES = Path(__file__).parents[2] / "report"
+
+
+def render(document: Document) -> str:
+    """The HTML text. Everything from a record is escaped; only our own SVG, CSS and JS are not."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        **document.content,
+        svg={figure.id: Markup(inline(figure)) for figure in document.figures},
+        css=_own("report.css"),
+        js=_own("report.js"),
+    )
+
+
+def _own(name: str) -> Any:
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+def inline(figure: Figure) -> str:
+    """A figure's SVG for a page that holds several and has themes.
+
+    Ids get the figure's name before them, ink and grid take the theme's colours, and hover titles
+    become ``data-tip`` so that the page shows them at once.
+    """
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", figure.id)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', figure.svg)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+    text = re.sub(r'(<g id="[^"]+")><title>([^<]*)</title>', r'\1 data-tip="\2">', text)
+    text = (
+        text.replace(INK, "currentColor")
+        .replace(GRID, "var(--grid)")
+        .replace(MUTED, "var(--muted)")
+    )
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    return re.sub(r"^<svg ", '<svg aria-hidden="true" focusable="false" ', text)

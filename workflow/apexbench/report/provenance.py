@@ -1,0 +1,115 @@
+"""What was measured on, with what, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from apexbench.report import numbers
+from apexbench.report.ceilings import Ceilings
+from apexbench.report.evidence import Evidence
+
+Rows = list[tuple[str, str]]
+_MACHINE = (
+    ("Device", "device_name"),
+    ("Node", "node"),
+    ("GPU UUID", "gpu_uuid"),
+    ("NVIDIA driver", "driver"),
+    ("CUDA", "cuda"),
+    ("cuDNN", "cudnn"),
+    ("Triton", "triton"),
+    ("PyTorch", "torch"),
+    ("Python", "python"),
+)
+_RUN = (
+    ("Run", "run"),
+    ("apexbench", "apexbench"),
+    ("Preset", "preset"),
+    ("Seed", "seed"),
+    ("Runtime", "runtime"),
+    ("Image", "image"),
+    ("Config hash", "config_hash"),
+    ("Source hash", "source"),
+)
+
+
+def _text(values: Sequence[Any]) -> str:
+    return "; ".join(str(value) for value in values) if values else "n/a"
+
+
+def machine(evidence: Evidence, limits: Ceilings) -> Rows:
+    """The machine and its software, then the ceilings measured in the same run."""
+    rows = [(label, _text(evidence.provenance(key))) for label, key in _MACHINE]
+    for entry in evidence.provenance("apex"):
+        if isinstance(entry, dict):
+            rows += [row for row in _apex(entry) if row not in rows]
+    for (device, name), ceiling in limits.items():
+        rows.append(
+            (f"Ceiling: {name}", f"{numbers.rate(ceiling.per_second, ceiling.unit)} on {device[0]}")
+        )
+    return rows
+
+
+def _apex(entry: dict[str, Any]) -> Rows:
+    modules = entry.get("modules") or []
+    if isinstance(modules, dict):
+        modules = [name for name, usable in modules.items() if usable]
+    rows = [
+        ("Apex", str(entry.get("sentence") or entry.get("state") or "n/a")),
+        ("Apex commit", str(entry.get("commit") or "n/a")),
+        ("Apex modules", ", ".join(map(str, modules)) or "none"),
+    ]
+    if entry.get("remedy"):
+        rows.append(("To get Apex", str(entry["remedy"])))
+    return rows
+
+
+def run(evidence: Evidence) -> Rows:
+    """What identifies the run."""
+    rows = [(label, _text(evidence.provenance(key))) for label, key in _RUN]
+    started, finished = evidence.provenance("started"), evidence.provenance("finished")
+    rows.append(
+        ("Measured", f"{min(map(str, started))} to {max(map(str, finished))}" if started else "n/a")
+    )
+    rows.append(("Records", str(len(evidence.records))))
+    return rows
+
+
+def date(evidence: Evidence) -> str:
+    """The day of the newest record as ``2026-12-01``: what the paper is dated with."""
+    found = sorted(str(value)[:10] for value in evidence.provenance("finished"))
+    return found[-1] if found and _is_day(found[-1]) else "1970-01-01"
+
+
+def _is_day(text: str) -> bool:
+    from datetime import date as day
+
+    try:
+        return day.fromisoformat(text).year >= 1970
+    except ValueError:
+        return False
+
+
+def time_split(evidence: Evidence) -> tuple[Rows, str]:
+    """Seconds per stage, and the sentence that says how much lay outside the measuring windows.
+
+    The wall time is timings.json's ``total`` (or the sum of its stages), else what the jobs took.
+    """
+    stages: dict[str, float] = {}
+    for record in evidence.records:
+        for name, value in record.seconds.items():
+            stages[name] = stages.get(name, 0.0) + value
+    rows = [(f"measure: {name}", numbers.seconds(value)) for name, value in stages.items()]
+    rows += [(f"run: {name}", numbers.seconds(value)) for name, value in evidence.timings.items()]
+    inside = stages.get("windows", stages.get("sampling"))
+    wall = evidence.job_seconds
+    if evidence.timings:
+        stage_sum = sum(v for name, v in evidence.timings.items() if name != "total")
+        wall = evidence.timings.get("total", stage_sum)
+    if inside is None or wall <= 0:
+        return rows, "The records do not say how the time was spent."
+    outside = max(0.0, 1 - inside / wall)
+    return rows, (
+        f"Of {numbers.seconds(wall)}, {numbers.seconds(inside)} lay inside the measuring windows "
+        f"and {numbers.share(outside)} outside them."
+    )

@@ -1,0 +1,73 @@
+"""From a run folder to summary.csv, figures, report.html and report.pdf."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from apexbench.errors import UserError
+from apexbench.records import write_text_atomically
+from apexbench.report import evidence as source
+from apexbench.report import html, paper, summary
+from apexbench.report.document import Document, build
+
+
+def report(records: Path, out: Path, expect: Sequence[Path] = ()) -> None:
+    """Build everything that a reader gets, from records alone.
+
+    ``records`` is a run folder (``results``, ``results/reference/<machine>``) or its ``records``;
+    ``out`` gets ``summary.csv``, ``summary.json``, ``figures/*.svg``, ``report.html`` and
+    ``report.pdf``. A table or figure that is there already with the same bytes is left alone, so
+    that its time stamp stays. ``expect`` are index files whose absence the report must show.
+    Raises UserError for a bad record, before anything is written.
+    """
+    out = Path(out)
+    evidence = source.load(records, expect)
+    frame = summary.table(evidence)
+    document = build(evidence)
+    page, sheets = html.render(document), paper.render(document)
+    _write_changed(out / "summary.csv", summary.csv_text(frame))
+    _write_changed(out / "summary.json", summary.json_text(frame))
+    _figures(document, out / "figures")
+    write_text_atomically(out / "report.html", page)
+    _write_bytes(out / "report.pdf", sheets)
+
+
+def figures(records: Path, out: Path) -> None:
+    """The figures alone, ``*.svg`` in ``out``; the folder is made even if there is none to draw."""
+    _figures(build(source.load(records)), Path(out))
+
+
+def _write_changed(path: Path, text: str) -> None:
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write_text_atomically(path, text)
+
+
+def _figures(document: Document, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for figure in document.figures:
+        _write_changed(folder / f"{figure.id}.svg", figure.svg)
+    current = {f"{figure.id}.svg" for figure in document.figures}
+    for stale in folder.glob("*.svg"):
+        if stale.name not in current:
+            stale.unlink()
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=".report-", delete=False
+        ) as stream:
+            stream.write(content)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(stream.name, 0o666 & ~mask)
+        os.replace(stream.name, path)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror}): free the disk or make its "
+            "folder writable."
+        ) from error

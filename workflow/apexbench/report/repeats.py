@@ -1,0 +1,71 @@
+"""Several processes of one case as one estimate with one interval (method, point 9)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+FEWEST_PROCESSES = 5
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A positive number with its interval; ``processes`` fresh processes stand behind it."""
+
+    value: float
+    low: float
+    high: float
+    processes: int = 1
+
+    @property
+    def between_runs(self) -> bool:
+        """Whether the interval covers what differs from one process to the next."""
+        return self.processes >= FEWEST_PROCESSES
+
+    def inverse(self, numerator: float) -> Estimate:
+        """``numerator / self``, the interval turned round: tokens per step over ns per step."""
+        return Estimate(
+            numerator / self.value, numerator / self.high, numerator / self.low, self.processes
+        )
+
+
+def student(values: Sequence[float], confidence: float) -> tuple[float, float, float]:
+    """Mean and two-sided Student-t interval of at least two process means."""
+    mean = float(np.mean(values))
+    scale = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = float(stats.t.ppf(0.5 + confidence / 2, len(values) - 1)) * scale
+    return mean, mean - half, mean + half
+
+
+def combine(estimates: Sequence[Estimate], confidence: float) -> Estimate:
+    """One estimate from one per process.
+
+    One process keeps its own interval. Five or more give Student-t over the logarithms. Two to
+    four are too few for a 99 % interval between runs: theirs is the hull of all of them.
+    """
+    if len(estimates) == 1:
+        return estimates[0]
+    logs = [math.log(estimate.value) for estimate in estimates]
+    if len(estimates) >= FEWEST_PROCESSES:
+        value, low, high = (math.exp(x) for x in student(logs, confidence))
+    else:
+        value = math.exp(float(np.mean(logs)))
+        low = min(estimate.low for estimate in estimates)
+        high = max(estimate.high for estimate in estimates)
+    return Estimate(value, min(low, value), max(high, value), len(estimates))
+
+
+def verdict(ratio: Estimate, margin: float) -> str:
+    """``faster``, ``slower``, ``same`` or ``unclear`` from the shown interval alone (point 6)."""
+    upper, lower = 1 + margin, 1 / (1 + margin)
+    if ratio.low > upper:
+        return "faster"
+    if ratio.high < lower:
+        return "slower"
+    if ratio.low >= lower and ratio.high <= upper:
+        return "same"
+    return "unclear"

@@ -1,0 +1,208 @@
+"""The tables of the report as plain cells: text, a key to sort by, a tone for the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from apexbench.records import BASELINES
+from apexbench.report import ceilings, numbers, vocabulary
+from apexbench.report.cases import Arm, Case
+from apexbench.report.evidence import Evidence
+from apexbench.report.figures.transformer import throughput
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One table cell. ``sort`` is a number, or None to sort by the text."""
+
+    text: str
+    sort: float | None = None
+    tone: str = ""
+    note: str = ""
+
+
+@dataclass
+class Table:
+    """A titled table; ``total`` rows exist, of which ``rows`` are shown.
+
+    ``paper`` are the columns that the narrower paper shows.
+    ``footnotes`` explain the marks that follow a ratio.
+    """
+
+    title: str
+    columns: list[str]
+    rows: list[list[Entry]]
+    total: int
+    paper: list[int] = field(default_factory=list)
+    footnotes: list[str] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """The table as JSON values."""
+        return asdict(self) | {"paper": self.paper or list(range(len(self.columns)))}
+
+
+def component(name: str, cases: Sequence[Case], limits: ceilings.Ceilings, most: int) -> Table:
+    """A component's arms, one row each: time, ratios with verdicts, share, memory, parity."""
+    if name == "ceiling":
+        return _ceilings(cases, most)
+    trained = name == "transformer"
+    columns = ["case", "implementation", "time"]
+    columns += (
+        ["tokens/s", "MFU", "MFU (PaLM count)", "skipped steps", "held-out loss"] if trained else []
+    )
+    columns += [vocabulary.BASELINE_COLUMNS[base] for base in BASELINES]
+    columns += [] if trained else ["share of ceiling", "parity error"]
+    columns += ["peak memory", "n"]
+    pairs = [(case, arm) for case in cases for arm in case.arms]
+    marks = _flag_marks(pairs[:most])
+    rows = [_row(case, arm, limits, trained, marks) for case, arm in pairs[:most]]
+    hidden = ("parity error", "n", "MFU (PaLM count)", "time") if trained else ("parity error", "n")
+    paper = [index for index, column in enumerate(columns) if column not in hidden]
+    title = f"{vocabulary.title(name)}: every cell"
+    footnotes = [f"{mark} {flag}" for flag, mark in marks.items()]
+    return Table(title, columns, rows, len(pairs), paper, footnotes)
+
+
+def _flag_marks(pairs: Sequence[tuple[Case, Arm]]) -> dict[str, str]:
+    """A footnote mark for every flag that a comparison of these rows carries."""
+    flags = dict.fromkeys(
+        flag for _, arm in pairs for versus in arm.versus.values() for flag in versus.flags
+    )
+    return {flag: "†‡§¶"[i] if i < 4 else f"({i + 1})" for i, flag in enumerate(flags)}
+
+
+def _ceilings(cases: Sequence[Case], most: int) -> Table:
+    rows = []
+    for case in cases:
+        for ceiling in ceilings.measured([case]).values():
+            arm = case.arm(ceiling.name)
+            time = case.time(arm) if arm else None
+            if arm is None or time is None:
+                continue
+            rows.append(
+                [
+                    Entry(case.name),
+                    Entry(ceiling.name, note=arm.description),
+                    Entry(numbers.time(time.value, time.low, time.high), time.value),
+                    Entry(numbers.rate(ceiling.per_second, ceiling.unit), ceiling.per_second),
+                    Entry(str(arm.samples[case.quantity]), arm.samples[case.quantity]),
+                ]
+            )
+    columns = ["case", "implementation", "time", "rate", "n"]
+    return Table("Ceilings measured in this run", columns, rows[:most], len(rows))
+
+
+def _row(
+    case: Case, arm: Arm, limits: ceilings.Ceilings, trained: bool, marks: dict[str, str]
+) -> list[Entry]:
+    time = case.time(arm)
+    if time is None:
+        mark = vocabulary.STATUS_MARKS.get(arm.status, "✕")
+        measured = Entry(
+            f"{mark} {vocabulary.status(arm.status)}", tone="lost", note=arm.reason or ""
+        )
+    else:
+        note = arm.reason or ""
+        if len(case.records) > 1:
+            note = f"{numbers.plural(len(case.records), 'process', 'processes')}. {note}".strip()
+        measured = Entry(numbers.time(time.value, time.low, time.high), time.value, note=note)
+    row = [Entry(case.name), Entry(arm.implementation), measured]
+    row += _training(case, arm, limits) if trained else []
+    row += [_versus(case, arm, base, marks) for base in BASELINES]
+    if not trained:
+        row += [_share(case, arm, limits), _parity(arm)]
+    memory, samples = arm.peak_memory_bytes, arm.samples.get(case.quantity)
+    row.append(Entry(numbers.memory(memory), memory) if memory is not None else Entry("n/a"))
+    row.append(Entry(str(samples), samples) if samples else Entry("0", 0))
+    return row
+
+
+def _training(case: Case, arm: Arm, limits: ceilings.Ceilings) -> list[Entry]:
+    rate = throughput(case, arm)
+    row = [
+        Entry(numbers.rate(rate.value, "tokens/s", rate.low, rate.high), rate.value)
+        if rate
+        else Entry("n/a")
+    ]
+    for count in ("flops_per_token", "flops_per_token_palm"):
+        share = ceilings.utilization(case, arm, count, limits)
+        row.append(Entry(numbers.share(share), share) if share is not None else Entry("n/a"))
+    skipped, loss = arm.details.get("skipped_steps"), arm.details.get("held_out_loss")
+    row.append(Entry(str(skipped), float(skipped)) if isinstance(skipped, int) else Entry("n/a"))
+    row.append(
+        Entry(f"{numbers.significant(loss)} nats/token", loss)
+        if isinstance(loss, int | float)
+        else Entry("n/a")
+    )
+    return row
+
+
+def _versus(case: Case, arm: Arm, baseline: str, marks: dict[str, str]) -> Entry:
+    versus = case.versus(arm, baseline)
+    if versus is not None:
+        ratio = versus.ratio
+        text = f"{numbers.ratio(ratio.value, ratio.low, ratio.high)} {versus.verdict}"
+        text += "".join(f" {marks[flag]}" for flag in versus.flags)
+        return Entry(text, ratio.value, versus.verdict)
+    entry = case.baselines.get(baseline)
+    if arm.status != "ok":
+        return Entry("n/a")
+    if entry is None:
+        return Entry("n/a", note="the record names no such baseline")
+    if arm.implementation in entry["members"]:
+        return Entry("baseline", 1.0 if len(entry["members"]) == 1 else None, "baseline")
+    return Entry("n/a", note=str(entry["reason"] or "no member of this baseline was measured"))
+
+
+def _share(case: Case, arm: Arm, limits: ceilings.Ceilings) -> Entry:
+    share = ceilings.share(case, arm, case.quantity, limits)
+    if share is not None:
+        return Entry(numbers.share(share), share)
+    return Entry("n/a", note="" if arm.status != "ok" else ceilings.no_share(case))
+
+
+def _parity(arm: Arm) -> Entry:
+    error = arm.parity_error
+    return Entry("n/a") if error is None else Entry(f"{error:.2g}", error)
+
+
+def missing(evidence: Evidence, cases: Sequence[Case], most: int) -> Table:
+    """Cells without a measurement, equal ones together, each with reason and remedy."""
+    groups: dict[tuple[str, ...], int] = {}
+    for case in cases:
+        for arm in case.arms:
+            if arm.status != "ok":
+                key = (
+                    case.component,
+                    arm.implementation,
+                    arm.status,
+                    arm.reason or "",
+                    arm.remedy or "",
+                )
+                groups[key] = groups.get(key, 0) + 1
+    for lost in evidence.missing:
+        remedy = (
+            f"Read {lost.log}, then run the same command again."
+            if lost.log
+            else "Run the same command again."
+        )
+        key = (lost.component, f"all of {lost.case}", lost.status, lost.reason, remedy)
+        groups[key] = groups.get(key, 0) + 1
+    rows = [
+        [
+            Entry(vocabulary.title(name)),
+            Entry(implementation),
+            Entry(
+                f"{vocabulary.STATUS_MARKS.get(status, '✕')} {vocabulary.status(status)}",
+                tone="lost",
+            ),
+            Entry(str(count), count),
+            Entry(reason),
+            Entry(remedy or "none known"),
+        ]
+        for (name, implementation, status, reason, remedy), count in groups.items()
+    ]
+    columns = ["component", "implementation", "status", "cases", "reason", "remedy"]
+    return Table("What is missing, why, and what would bring it", columns, rows[:most], len(rows))

@@ -1,0 +1,168 @@
+"""Claims C4 to C6: mixed precision, the gain over FP32, and whether it grows with size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from apexbench.records import VERDICTS
+from apexbench.report import numbers
+from apexbench.report.attribution import attribute, factor, missing_cells
+from apexbench.report.cases import Arm, Case
+from apexbench.report.claim import MIXED, NOT_TESTED, REFUTED, SUPPORTED, Claim, is_apex
+from apexbench.report.repeats import Estimate, verdict
+from apexbench.report.scaling import BASELINE, FEWEST_SIZES, TORCH_AMP, TUTORIAL, fit, points
+from apexbench.report.verdicts import Tally, missing_reason
+
+CONSIDERABLE = 1.10
+MARGIN = 0.01
+
+
+def amp_obsolete(cases: Sequence[Case]) -> Claim:
+    """C4: apex.amp's arms against torch's, and what became of scale and loss."""
+    evidence, verdicts = [], []
+    for case in cases:
+        rival = _torch_fp16(case)
+        for arm in case.arms:
+            if rival is None or not _scales(arm) or case.time(arm) is None:
+                continue
+            ratio = factor(case, rival, arm)
+            verdicts.append(verdict(ratio, MARGIN))
+            evidence.append(
+                f"{case.name}: {arm.implementation} is {verdicts[-1]} against "
+                f"{rival.implementation}, {numbers.ratio(ratio.value, ratio.low, ratio.high)}."
+            )
+    evidence += [line for case in cases for line in _stability(case)]
+    if not verdicts:
+        reason = missing_reason(cases, is_apex)
+        evidence.insert(
+            0,
+            f"apex.amp's speed was not measured ({reason})."
+            if reason
+            else "apex.amp's speed was not measured: no arm of this run uses it.",
+        )
+        return Claim("C4", NOT_TESTED, evidence)
+    counts = Tally(**{name: verdicts.count(name) for name in VERDICTS})
+    status = MIXED
+    if counts.faster == 0 and counts.unclear < counts.decided:
+        status = SUPPORTED
+    elif counts.faster == counts.decided and counts.unclear < counts.decided:
+        status = REFUTED
+    return Claim("C4", status, evidence)
+
+
+def _torch_fp16(case: Case) -> Arm | None:
+    """torch.amp's arm: float16 autocast with GradScaler."""
+    names = ("gradscaler", "fp16", "float16")
+    return next(
+        (
+            arm
+            for name in names
+            for arm in case.arms
+            if not arm.is_apex and name in arm.implementation.lower() and case.time(arm)
+        ),
+        None,
+    )
+
+
+def _scales(arm: Arm) -> bool:
+    """Whether an arm is apex.amp in the modes that torch.amp replaces (O1, O2)."""
+    return arm.is_apex and not arm.implementation.lower().endswith(("o0", "o3"))
+
+
+def _stability(case: Case) -> list[str]:
+    lines = []
+    for arm in case.arms:
+        if arm.status != "ok":
+            continue
+        skipped, loss = arm.details.get("skipped_steps"), arm.details.get("loss")
+        if skipped is None and loss is None:
+            continue
+        parts = []
+        if isinstance(loss, int | float):
+            parts.append(f"loss {numbers.significant(loss)}")
+        if isinstance(skipped, int | float):
+            parts.append(numbers.plural(int(skipped), "skipped step"))
+        lines.append(f"{case.name}: {arm.implementation} ended with {', '.join(parts)}.")
+    return lines[:8]
+
+
+def gain_over_fp32(cases: Sequence[Case]) -> Claim:
+    """C5: the whole gain and what each piece adds; Apex must add to it for a plain "supported"."""
+    evidence, gains, apex = [], [], []
+    for case in cases:
+        found = [
+            attribute(case, precision, optimizer)
+            for precision, optimizer in (
+                ("fp32", "default"),
+                ("tf32", "default"),
+                ("fp32", "fused"),
+            )
+        ]
+        for entry in found:
+            if entry is None:
+                continue
+            pieces = ", ".join(
+                f"{name} {numbers.ratio(part.value, part.low, part.high)}"
+                for name, part in entry.parts.items()
+            )
+            total = numbers.ratio(entry.total.value, entry.total.low, entry.total.high)
+            evidence.append(
+                f"{case.name}: {entry.target} over {entry.baseline} is {total} = {pieces}."
+            )
+        if found[0] is not None:
+            gains.append(found[0].total)
+            apex.append((found[2] or found[0]).apex())
+        elif lacking := missing_cells(case, "fp32", "default"):
+            evidence.append(
+                f"{case.name}: no attribution, {numbers.listing(lacking)} "
+                f"{'is' if len(lacking) == 1 else 'are'} not measured."
+            )
+    if not gains:
+        reason = missing_reason(cases, is_apex)
+        if reason:
+            evidence = [numbers.sentence(reason)]
+        return Claim("C5", NOT_TESTED, evidence or ["No Transformer was trained."])
+    low = min(gain.low for gain in gains)
+    if all(gain.high < CONSIDERABLE for gain in gains):
+        return Claim("C5", REFUTED, evidence)
+    evidence.append(
+        "Norm and optimizer together, against torch's fused AdamW where it was measured, bring "
+        f"{numbers.listing([numbers.ratio(value) for value in apex])}; the rest is precision."
+    )
+    plain = low > CONSIDERABLE and all(value > 1.01 for value in apex)
+    return Claim("C5", SUPPORTED if plain else MIXED, evidence)
+
+
+def grows_with_scale(cases: Sequence[Case]) -> Claim:
+    """C6: the slope of the speed-up per doubling of parameters, over at least four sizes."""
+    whole = points(cases, BASELINE, TUTORIAL)
+    confidence = cases[0].confidence if cases else 0.99
+    slope = fit(whole, confidence)
+    if slope is None:
+        sizes = len({point.parameters for point in whole})
+        return Claim(
+            "C6",
+            NOT_TESTED,
+            [f"The claim needs at least {FEWEST_SIZES} model sizes; this run has {sizes}."],
+        )
+    evidence = [_slope_sentence("The tutorial's recipe over FP32", slope.per_doubling, len(whole))]
+    part = fit(points(cases, TORCH_AMP, TUTORIAL), confidence)
+    if part is not None:
+        evidence.append(
+            _slope_sentence(
+                "Apex's part (the tutorial's recipe over torch's fp16 recipe with fused AdamW)",
+                part.per_doubling,
+                len(part.points),
+            )
+        )
+    step = slope.per_doubling
+    status = SUPPORTED if step.low > 1 else REFUTED if step.high < 1.01 else MIXED
+    return Claim("C6", status, evidence)
+
+
+def _slope_sentence(what: str, step: Estimate, sizes: int) -> str:
+    value, low, high = step.value, step.low, step.high
+    return (
+        f"{what}: its speed-up changes by a factor of {numbers.ratio(value, low, high)} per "
+        f"doubling of the parameters, over {sizes} sizes."
+    )

@@ -1,0 +1,99 @@
+"""The names a reader knows: components, what Apex calls its part, a case in words."""
+
+from __future__ import annotations
+
+from apexbench.report.cases import Arm, Case
+
+ORDER = (
+    "optimizer",
+    "layer_norm",
+    "rms_norm",
+    "amp",
+    "transformer",
+    "grad_clip",
+    "dense",
+    "cross_entropy",
+    "softmax",
+    "rope",
+    "ceiling",
+    "selfcheck",
+)
+TITLES = {
+    "optimizer": "Optimizer step",
+    "grad_clip": "Gradient clipping",
+    "layer_norm": "LayerNorm",
+    "rms_norm": "RMSNorm",
+    "dense": "Dense layers",
+    "cross_entropy": "Cross entropy",
+    "softmax": "Softmax",
+    "rope": "Rotary embedding",
+    "amp": "Mixed precision",
+    "transformer": "Transformer training",
+    "ceiling": "Ceilings of this machine",
+    "selfcheck": "Self-check of the measurement",
+}
+APEX_PART = {
+    "optimizer": "FusedAdam",
+    "grad_clip": "Apex's clip_grad_norm_",
+    "layer_norm": "FusedLayerNorm",
+    "rms_norm": "FusedRMSNorm",
+    "dense": "FusedDense",
+    "cross_entropy": "Apex's xentropy",
+    "softmax": "Apex's fused softmax",
+    "rope": "Apex's fused RoPE",
+    "amp": "apex.amp",
+    "transformer": "Apex's norms and optimizer",
+}
+BASELINE_NAMES = {
+    "torch_default": "torch's default",
+    "torch_eager_best": "torch's best eager",
+    "torch_best": "torch's best (torch.compile included)",
+}
+BASELINE_COLUMNS = {
+    "torch_default": "vs torch default",
+    "torch_eager_best": "vs best eager",
+    "torch_best": "vs best, compiled too",
+}
+STATUS_MARKS = {
+    "ok": "●",
+    "unavailable": "○",
+    "unsupported": "⊘",
+    "out_of_memory": "▣",
+    "parity_failed": "≠",
+    "diverged": "↯",
+    "failed": "✕",
+}
+DIRECTIONS = {"forward_backward": "forward + backward"}
+
+
+def order(component: str) -> tuple[int, str]:
+    """Sort key of a component: the story's order, then the alphabet."""
+    return (ORDER.index(component) if component in ORDER else len(ORDER), component)
+
+
+def title(component: str) -> str:
+    """A component's heading."""
+    return TITLES.get(component, component.replace("_", " "))
+
+
+def status(name: str) -> str:
+    """A status in words."""
+    return name.replace("_", " ")
+
+
+def in_words(case: Case) -> str:
+    """A norm's case as ``bfloat16, width 4096, forward``; any other case by its name."""
+    config = case.config
+    if not {"width", "dtype", "direction"} <= config.keys():
+        return case.name
+    direction = str(config["direction"])
+    parts = [str(config["dtype"]), f"width {config['width']}"]
+    parts.append(DIRECTIONS.get(direction, direction))
+    return ", ".join(parts + (["autocast"] if config.get("autocast") else []))
+
+
+def says(arm: Arm) -> str:
+    """What an arm is: its description without the full stop, or its name."""
+    text = arm.description.strip().rstrip(".")
+    name = text if 0 < len(text) <= 80 else arm.implementation
+    return name if len(name) <= 80 else name[:79] + "…"

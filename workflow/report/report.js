@@ -1,0 +1,77 @@
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const button = document.getElementById("theme");
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  const show = () => {
+    button.setAttribute("aria-pressed", String(isDark()));
+  };
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    show();
+  });
+  system.addEventListener("change", show);
+  show();
+
+  const value = (row, column) => {
+    const cell = row.cells[column];
+    return cell.dataset.sort !== undefined ? Number(cell.dataset.sort) : cell.textContent.trim();
+  };
+  // Numbers first, in order; cells without one come last whichever way the column is sorted.
+  const compare = (a, b, sign) => {
+    const numeric = [typeof a === "number", typeof b === "number"];
+    if (numeric[0] && numeric[1]) return sign * (a - b);
+    if (numeric[0] !== numeric[1]) return numeric[0] ? -1 : 1;
+    return sign * a.localeCompare(b, "en", { numeric: true });
+  };
+  for (const table of document.querySelectorAll("table.sortable")) {
+    const heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, column) => {
+      head.firstElementChild.addEventListener("click", () => {
+        const up = head.getAttribute("aria-sort") !== "ascending";
+        heads.forEach((other) => other.removeAttribute("aria-sort"));
+        head.setAttribute("aria-sort", up ? "ascending" : "descending");
+        const rows = [...table.tBodies[0].rows].map((row) => [value(row, column), row]);
+        rows.sort((a, b) => compare(a[0], b[0], up ? 1 : -1));
+        table.tBodies[0].append(...rows.map((entry) => entry[1]));
+      });
+    });
+    const text = document.querySelector(`[data-filter="${table.id}"]`);
+    const verdict = document.querySelector(`[data-verdict="${table.id}"]`);
+    const count = document.querySelector(`[data-count="${table.id}"]`);
+    if (!text) continue;
+    const filter = () => {
+      const wanted = text.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let shown = 0;
+      for (const row of table.tBodies[0].rows) {
+        const content = row.textContent.toLowerCase();
+        const hit = wanted.every((word) => content.includes(word));
+        const tone = !verdict.value || row.querySelector(`[data-tone="${verdict.value}"]`);
+        row.hidden = !(hit && tone);
+        shown += row.hidden ? 0 : 1;
+      }
+      count.textContent = `${shown} of ${table.tBodies[0].rows.length} rows`;
+    };
+    text.addEventListener("input", filter);
+    verdict.addEventListener("change", filter);
+    filter();
+  }
+
+  const tip = document.getElementById("tip");
+  document.addEventListener("pointermove", (event) => {
+    const mark = event.target instanceof Element ? event.target.closest("[data-tip]") : null;
+    tip.hidden = !mark;
+    if (!mark) return;
+    tip.textContent = mark.dataset.tip;
+    const box = tip.getBoundingClientRect();
+    tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, innerWidth - box.width - 4))}px`;
+    tip.style.top = `${event.clientY + 18 + box.height > innerHeight ? event.clientY - box.height - 8 : event.clientY + 18}px`;
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") tip.hidden = true;
+  });
+  addEventListener("beforeprint", () => {
+    for (const entry of document.querySelectorAll("details")) entry.open = true;
+  });
+})();
