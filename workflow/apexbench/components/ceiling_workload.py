@@ -283,7 +283,7 @@ def _median(values: list[Any]) -> float | None:
 def _buffer_bytes(device: str) -> int:
     """4 × the last-level cache, at least 1 GiB on a GPU (a quarter of it where memory is short)."""
     if device != "cuda":
-        return max(64 << 20, 4 * timers._last_level_cache())
+        return max(64 << 20, 4 * timers.last_level_cache())
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     free, _ = torch.cuda.mem_get_info()
     return max(4 * int(properties.L2_cache_size), min(1 << 30, free // 8))
