@@ -564,7 +564,7 @@ def test_every_key_is_described_and_every_mapping_closed() -> None:
     for name, entry in entries:
         assert entry.get("description", "").endswith("."), name
         for mapping in (entry, entry.get("items", {})):
-            if mapping.get("type") == "object":
+            if mapping.get("type") == "object" and name != "cases":  # a plug-in's own keys
                 assert mapping["additionalProperties"] is False, name
             if "enum" in mapping or "pattern" in mapping:
                 assert mapping["title"], name
