@@ -29,7 +29,7 @@ def begin(plan: Plan) -> None:
 
     try:
         RESULTS.mkdir(exist_ok=True)
-        _held.append(locks.run_lock(RESULTS / ".lock"))
+        _held.append(locks.run_lock(RESULTS))
     except OSError as error:
         sys.exit(
             f"apexbench: {RESULTS.absolute()} cannot be written ({error.strerror}): make it writable."
