@@ -128,7 +128,7 @@ def measure(
         quantity=quantity,
         confidence=context.settings.confidence,
         work=verdicts.bounded(
-            workload.work if workload is not None else None, context.timer.cache_bytes
+            workload.work if workload is not None else None, context.timer.cache_bytes, context.device
         ),
         cells=list(running.cells.values()),
         comparisons=[],

@@ -51,8 +51,8 @@ def source_version() -> str | None:
         return None
 
 
-def provenance(request: Request, torch_free: bool = False) -> dict[str, Any]:
-    """Machine, versions and Apex of this process.
+def provenance(request: Request, cache: Path, torch_free: bool = False) -> dict[str, Any]:
+    """Machine, versions and Apex of this process; ``cache`` keeps what is slow to find out.
 
     Raises UserError where the device is not the one that the request was made for.
     """
@@ -87,7 +87,7 @@ def provenance(request: Request, torch_free: bool = False) -> dict[str, Any]:
         else "cpu-" + slug(values["device_name"])
     )
     if not torch_free:
-        values.update(_libraries())
+        values.update(_libraries(cache))
     return values
 
 
@@ -110,12 +110,12 @@ def _gpu(request: Request) -> dict[str, Any]:
     return {"device_name": first.name, "gpu_uuid": first.uuid, "driver": gpu.driver_version()}
 
 
-def _libraries() -> dict[str, Any]:
+def _libraries(cache: Path) -> dict[str, Any]:
     import importlib.metadata
 
     import torch
 
-    from apexbench.machine.apex import apex_status
+    from apexbench.machine.apex import recall_status
 
     try:
         triton = importlib.metadata.version("triton")
@@ -126,5 +126,5 @@ def _libraries() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
         "triton": triton,
-        "apex": apex_status().to_dict(),
+        "apex": recall_status(cache).to_dict(),
     }

@@ -75,6 +75,14 @@ def run(request: Request, out: Path, log: Path, progress: Progress | None = None
     progress.finish(job.measured, len(tasks))
 
 
+def cache_folder(records_folder: Path) -> Path:
+    """``results/.cache`` of the run that a job's records belong to."""
+    for parent in records_folder.absolute().parents:
+        if parent.name == "records":
+            return parent.parent / ".cache"
+    return records_folder.absolute().parent.parent / ".cache"
+
+
 def _find_done(job: Job, tasks: list[Task]) -> None:
     if not job.folder.is_dir():
         return
@@ -137,6 +145,7 @@ def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | 
             "folder": str(job.folder),
             "beat": str(Path(scratch) / "beat"),
             "events": writable,
+            "cache": str(cache_folder(job.folder)),
             "tasks": [{**asdict(task), "lost": job.lost.get(task.key, {})} for task in tasks],
         }
         path = Path(scratch) / "job.json"

@@ -55,7 +55,7 @@ def main(path: str) -> int:
     beat.write("import", None, request.measuring["implementation_seconds"])
     component = catalogue.find(request.component)
     timer = timer_for(request.device)
-    described = provenance.provenance(request, torch_free=component.torch_free)
+    described = provenance.provenance(request, Path(job["cache"]), component.torch_free)
     context = case.Context(
         device=request.device,
         timer=timer,

@@ -7,11 +7,13 @@ a build is known by its commit and by importing its compiled modules.
 from __future__ import annotations
 
 import functools
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from apexbench.errors import UserError
@@ -20,6 +22,7 @@ from apexbench.machine.apex_source import CORE, EXTENSIONS
 from apexbench.machine.gpu import cuda_driver_version, visible_gpus
 from apexbench.machine.import_probe import Imported, probe
 from apexbench.machine.install import ApexInstall, find_apex, torch_build
+from apexbench.records import digest, write_text_atomically
 
 STATES = (
     "absent",
@@ -120,7 +123,39 @@ def apex_status(probe: bool = True, search_path: Sequence[str] | None = None) ->
     (some seconds); without, only files are looked at, and ``wrong_torch``, ``wrong_architecture``
     and import errors cannot be seen. Answers are kept for the life of the process.
     """
+    if probe and search_path is None and _recalled:
+        return _recalled[-1]
     return _status(probe, None if search_path is None else tuple(search_path))
+
+
+_recalled: list[ApexStatus] = []
+
+
+def recall_status(folder: Path) -> ApexStatus:
+    """``apex_status()``, kept in ``folder`` for later processes of the same machine.
+
+    Probing starts a process that imports torch and every module, which is seconds in each of a
+    run's jobs. The answer is kept under what it depends on: Apex's files, torch, driver and GPUs.
+    """
+    build, install = torch_build(), find_apex()
+    known = digest(
+        [
+            install.kind,
+            install.commit,
+            install.fingerprint,
+            [build.version, build.cuda, build.git] if build else None,
+            cuda_driver_version(),
+            [gpu.to_dict() for gpu in visible_gpus()],
+        ]
+    )
+    path = folder / f"apex-{known}.json"
+    try:
+        status = ApexStatus(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        status = apex_status()
+        write_text_atomically(path, json.dumps(status.to_dict()) + "\n")
+    _recalled[:] = [status]
+    return status
 
 
 @functools.cache

@@ -27,11 +27,13 @@ def pairs(baselines: dict[str, list[str]], names: list[str]) -> list[tuple[str, 
     ]
 
 
-def bounded(work: Work | None, cache_bytes: int) -> Work:
+def bounded(work: Work | None, cache_bytes: int, device: str) -> Work:
     """The work with its reason where a share of the ceiling would mislead."""
     if work is None:
         return Work(None, None, "not built", None, "the case could not be built")
     if work.reason is None and work.bytes is not None and work.ceiling == "copy":
+        if device == "cpu":  # a copy also reads the lines it writes, which its bytes leave out
+            return dataclasses.replace(work, reason="a CPU copy reads what it writes")
         if work.bytes < 4 * cache_bytes:
             return dataclasses.replace(work, reason="L2-resident")
     return work
