@@ -17,5 +17,7 @@ for component in PLAN.components:
         params:
             component=component,
             request=PLAN.request(component),
+        message:
+            f"Measuring {component}"
         shell:
             "{MEASURE} measure --request {params.request:q} --out {output:q} --log {log:q}"

@@ -6,6 +6,8 @@ rule configuration:
         "results/config.json",
     params:
         text=plans.effective(PLAN),
+    message:
+        "Writing the effective configuration"
     shell:
         "printf '%s\\n' {params.text:q} > {output:q}"
 
@@ -19,5 +21,7 @@ rule machine:
         gpu=1,
     params:
         environment=PLAN.environment,
+    message:
+        "Describing this machine"
     shell:
         "{MEASURE} machine --out {output:q} 2> {log:q}"

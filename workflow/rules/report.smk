@@ -15,6 +15,8 @@ rule table:
         "results/summary.json",
     log:
         "results/logs/table.log",
+    message:
+        "Merging the records into one table"
     shell:
         "{APEXBENCH} aggregate --results results 2> {log:q}"
 
@@ -28,6 +30,8 @@ rule figures:
         directory("results/figures"),
     log:
         "results/logs/figures.log",
+    message:
+        "Drawing the figures"
     shell:
         "{APEXBENCH} figures --results results --out {output:q} 2> {log:q}"
 
@@ -45,6 +49,8 @@ rule report:
         pdf="results/report.pdf",
     log:
         "results/logs/report.log",
+    message:
+        "Writing the report"
     shell:
         "{APEXBENCH} report --records results --out results 2> {log:q}"
 
@@ -58,6 +64,8 @@ rule reference_report:
         pdf="results/report/{machine}/report.pdf",
     log:
         "results/logs/report-{machine}.log",
+    message:
+        "Rebuilding the report of {wildcards.machine}"
     shell:
         "{APEXBENCH} report --records results/reference/{wildcards.machine:q}"
         " --out results/report/{wildcards.machine:q} 2> {log:q}"

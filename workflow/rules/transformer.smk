@@ -16,5 +16,7 @@ rule transformer:
         request=lambda wildcards: PLAN.training_request(
             wildcards.model, int(wildcards.process)
         ),
+    message:
+        "Training {wildcards.model}, process {wildcards.process}"
     shell:
         "{MEASURE} measure --request {params.request:q} --out {output:q} --log {log:q}"
