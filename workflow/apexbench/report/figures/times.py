@@ -41,7 +41,9 @@ def draw(component: str, cases: Sequence[Case]) -> Figure | None:
         component,
         f"{name}: time per implementation",
         f"Median time per call with its {numbers.confidence(shown[0].confidence)} interval; the "
-        "axis starts at zero, left is faster. " + " ".join(_finding(case) for case in shown[:2]) + more,
+        "axis starts at zero, left is faster. "
+        + " ".join(_finding(case) for case in shown[:2])
+        + more,
         f"{name}. " + " ".join(_finding(case) for case in shown),
         sheet.svg(),
     )
