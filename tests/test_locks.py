@@ -190,6 +190,12 @@ def test_a_folder_that_cannot_be_made_has_a_remedy(monkeypatch):
         pass
 
 
+def test_no_device_needs_no_folder(monkeypatch):
+    monkeypatch.setenv(locks.LOCK_DIR, "/proc/apexbench")
+    with device_lock([]) as fds:
+        assert fds == []
+
+
 def test_a_key_is_never_a_path(folder):
     with device_lock("../../escape"):
         pass

@@ -232,6 +232,8 @@ if sys.argv[1] == "sleep":
     time.sleep(60)
 print(json.dumps([sys.argv[1:], os.environ["CUDA_VISIBLE_DEVICES"], os.environ["PYTHONPATH"],
                   os.environ["APEXBENCH_LOCKS_HELD"]]))
+links = [os.path.realpath("/proc/self/fd/" + fd) for fd in os.listdir("/proc/self/fd")]
+print("inherited", [os.path.basename(link) for link in links if link.endswith(".lock")])
 sys.exit(5)
 """
 
@@ -257,6 +259,8 @@ def test_exec_runs_the_command_on_its_device_and_returns_its_status(repository, 
     said = log.read_text()
     assert '["measure", "a b", "--flag", "; touch x"], "", ' in said
     assert locks.cpu_key() in said
+    # A command that outlives its supervisor for a moment still has its device locked.
+    assert f"inherited ['{locks.cpu_key()}.lock']" in said
     assert "runtime: native, because no image is configured." in capfd.readouterr().err
     assert (repository / "results" / ".cache" / "native" / "inductor").is_dir()
 
@@ -304,6 +308,14 @@ def test_exec_holds_the_device_until_the_command_is_gone(repository, tmp_path):
     running.wait()
     with locks.device_lock(locks.cpu_key(), on_wait=lambda _: None):
         pass
+
+
+def test_exec_inside_exec_does_not_wait_for_itself(repository, monkeypatch, capfd):
+    monkeypatch.setenv(execute.HELD, locks.cpu_key())
+    with locks.device_lock(locks.cpu_key()):
+        assert execute.main(["--", "measure"]) == 5
+        assert execute.main(["--no-lock", "--", "measure"]) == 5
+    assert capfd.readouterr().out.count("inherited []") == 2
 
 
 def test_exec_without_a_command_is_one_sentence(repository):

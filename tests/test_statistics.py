@@ -118,7 +118,8 @@ def test_a_percentile_bootstrap_over_blocks_covers_less_often():
 positive = st.floats(10, 1e9, allow_nan=False)
 times = st.integers(8, 60).flatmap(
     lambda size: st.tuples(
-        st.lists(positive, min_size=size, max_size=size), st.lists(positive, min_size=size, max_size=size)
+        st.lists(positive, min_size=size, max_size=size),
+        st.lists(positive, min_size=size, max_size=size),
     )
 )
 OPPOSITE = {"faster": "slower", "slower": "faster", "same": "same", "unclear": "unclear"}

@@ -34,7 +34,9 @@ def toy(tmp_path, monkeypatch):
     info = site / "toy-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[apexbench.components]\ntoy = toy_component:component\n")
+    (info / "entry_points.txt").write_text(
+        "[apexbench.components]\ntoy = toy_component:component\n"
+    )
     (site / "toy_component.py").write_text((TESTS / "toy_component.py").read_text())
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(TESTS.parent / "workflow")]))
     return tmp_path
@@ -55,7 +57,9 @@ def request(*names, **values):
 def run(folder, wanted):
     out = folder / "results" / "records" / "toy" / "index.json"
     supervisor.run(wanted, out, folder / "log")
-    return {record.config["name"]: record for record in records.read_index(out)}, json.loads(out.read_text())
+    return {record.config["name"]: record for record in records.read_index(out)}, json.loads(
+        out.read_text()
+    )
 
 
 def test_faults_cost_their_own_cells_only(toy):
@@ -135,4 +139,8 @@ def test_the_supervisor_needs_no_torch():
         assert sys.modules["torch"] is None
         """
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(TESTS.parent / "workflow")})
+    subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent / "workflow")},
+    )

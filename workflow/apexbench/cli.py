@@ -93,7 +93,9 @@ def measure(
 @app.command()
 def aggregate(
     results: Results = Path("results"),
-    out: Annotated[Path | None, typer.Option(help="Folder of summary.csv and summary.json.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of summary.csv and summary.json.")
+    ] = None,
 ) -> None:
     """Merge a run's records into one table: summary.csv and summary.json."""
     from apexbench.report.summary import aggregate as merge
@@ -117,7 +119,8 @@ def report(
     records: Annotated[Path, typer.Option(help="The run's folder.")] = Path("results"),
     out: Annotated[Path | None, typer.Option(help="Where the report goes.")] = None,
     expect: Annotated[
-        list[str] | None, typer.Option(help="An index.json that should be there; its absence is shown.")
+        list[str] | None,
+        typer.Option(help="An index.json that should be there; its absence is shown."),
     ] = None,
 ) -> None:
     """Write a run's report.html and report.pdf from its records alone."""
@@ -129,7 +132,9 @@ def report(
 @app.command()
 def reference(
     results: Results = Path("results"),
-    out: Annotated[Path, typer.Option(help="The folder of references.")] = Path("results/reference"),
+    out: Annotated[Path, typer.Option(help="The folder of references.")] = Path(
+        "results/reference"
+    ),
 ) -> None:
     """Copy a finished run's records into the versioned reference of its machine."""
     from apexbench.jobs.reference import keep

@@ -114,6 +114,9 @@ def device_lock(
         Abandoned: ``abandon`` said so.
     """
     names = sorted({keys} if isinstance(keys, str) else set(keys))
+    if not names:
+        yield []
+        return
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(_folder(lock_directory()))
         fds = []

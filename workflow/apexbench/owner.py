@@ -31,7 +31,9 @@ def begin(plan: Plan) -> None:
         RESULTS.mkdir(exist_ok=True)
         _held.append(locks.run_lock(RESULTS / ".lock"))
     except OSError as error:
-        sys.exit(f"apexbench: {RESULTS.absolute()} cannot be written ({error.strerror}): make it writable.")
+        sys.exit(
+            f"apexbench: {RESULTS.absolute()} cannot be written ({error.strerror}): make it writable."
+        )
     except UserError as error:
         sys.exit(f"apexbench: {error}")
     processes.announce_owner()
@@ -59,13 +61,23 @@ def say_apex() -> None:
 
 def fail(plan: Plan, log: Any) -> None:
     """After a lost job: a partial report whose missing cells say which job and log."""
-    say(f"some jobs were lost; what is measured stays, and the same command resumes. Snakemake's log: {log}")
+    say(
+        f"some jobs were lost; what is measured stays, and the same command resumes. Snakemake's log: {log}"
+    )
     if not any(Path(index).exists() for index in plan.indexes):
         return
     out = RESULTS / "partial"
-    command = [sys.executable, "-m", "apexbench", "report", "--records", str(RESULTS), "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "apexbench",
+        "report",
+        "--records",
+        str(RESULTS),
+        "--out",
+        str(out),
+    ]
     for index in plan.indexes:
         command += ["--expect", index]
     if subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode == 0:
         say(f"partial report: {(out / 'report.html').absolute()}")
-

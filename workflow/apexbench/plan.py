@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import math
 import os
 import shlex
 import sys
@@ -19,8 +21,20 @@ from apexbench.config import Config
 from apexbench.errors import UserError
 from apexbench.jobs.request import Request, sources
 from apexbench.machine.environment import device_choice, environment
+from apexbench.machine.host import cores
 
-SHARED = ("python", "torch", "torch_cuda", "torch_git", "triton", "cxx", "driver", "gpus", "cpu")
+SHARED = (
+    "python",
+    "torch",
+    "torch_cuda",
+    "torch_git",
+    "triton",
+    "cxx",
+    "driver",
+    "gpus",
+    "cpu",
+    "threads",
+)
 APEX = ("apex_commit", "apex_files")
 OPTIONAL = ("liger_kernel", "transformer_engine")
 DEPENDS = {
@@ -41,8 +55,10 @@ class Plan:
 
     @functools.cached_property
     def environment(self) -> dict[str, str | None]:
-        """The machine's fingerprint."""
-        return environment(self.config.device)
+        """The machine's fingerprint, and on a CPU the threads that torch gets."""
+        found = environment(self.config.device)
+        on_cpu = self.config.device == "cpu"
+        return {**found, "threads": os.environ["APEXBENCH_THREADS"] if on_cpu else None}
 
     @property
     def components(self) -> list[str]:
@@ -77,18 +93,37 @@ class Plan:
         settings = dict(self.config.components[component])
         implementations = settings.pop("implementations", None)
         if "cases" in settings:
-            return self._request(component, cases=settings["cases"], implementations=implementations)
+            return self._request(
+                component, cases=settings["cases"], implementations=implementations
+            )
         return self._request(component, grid=settings, implementations=implementations)
 
     def training_request(self, model: str, process: int) -> str:
         """The request of one model in one fresh process."""
         settings = self.config.transformer
-        names = ("steps", "warmup_steps", "loss_steps", "seeds", "corpus")
-        case = {**self.models[model], **{name: settings[name] for name in names}}
-        return self._request("transformer", cases=[case], processes=(process,))
+        seeds = math.ceil(settings["seeds"] / settings["processes"])
+        case = {
+            **self.models[model],
+            "loss_steps": settings["loss_steps"],
+            "seeds": seeds,
+            "corpus": settings["corpus"],
+        }
+        measuring = {**self.config.measuring, "case_seconds": settings["case_seconds"]}
+        return self._request("transformer", measuring, cases=[case], processes=(process,))
 
-    def _request(self, component: str, **values: Any) -> str:
-        measuring = dict(self.config.measuring)
+    def check_corpus(self) -> None:
+        """Read the user's text before any measuring; UserError says what is wrong with it."""
+        if self.config.transformer["corpus"] is not None:
+            from apexbench.transformer.corpus import corpus_for
+            from apexbench.transformer.models import model_config
+
+            for case in self.models.values():
+                corpus_for(self.config.transformer["corpus"], model_config(case["model"]))
+
+    def _request(
+        self, component: str, measuring: Mapping[str, Any] | None = None, **values: Any
+    ) -> str:
+        measuring = dict(measuring or self.config.measuring)
         repeats = measuring.pop("processes")
         values.setdefault("processes", tuple(range(repeats)))
         return Request(
@@ -96,10 +131,17 @@ class Plan:
             device=self.config.device,
             seed=self.config.seed,
             measuring=measuring,
-            environment=self.slice(component),
+            environment={**self.slice(component), **self._corpus(component)},
             gpu_model=self.config.gpu_model,
             **values,
         ).text()
+
+    def _corpus(self, component: str) -> dict[str, str]:
+        """What the user's text is, by content, where it is trained on."""
+        path = self.config.transformer["corpus"]
+        if component != "transformer" or path is None:
+            return {}
+        return {"corpus": hashlib.sha256(Path(path).read_bytes()).hexdigest()}
 
     def sources(self, component: str) -> list[str]:
         """Source files that a component's measurements depend on, relative where possible."""
@@ -134,14 +176,21 @@ class Plan:
         """The shell words that run apexbench here, or inside the runtime with the device locked."""
         words = [sys.executable, "-m", "apexbench"]
         if measuring:
-            words += ["exec", "--runtime", self.config.runtime, "--device", self.config.device, "--"]
+            words += [
+                "exec",
+                "--runtime",
+                self.config.runtime,
+                "--device",
+                self.config.device,
+                "--",
+            ]
         return shlex.join(words)
 
 
 def load(root: Path, overrides: Mapping[str, Any]) -> Plan:
     """The plan of the repository at ``root``; a UserError ends the program with its sentence.
 
-    Sets what the jobs inherit: PYTHONPATH, the owner's process id, the run's id.
+    Sets what the jobs inherit: PYTHONPATH, the number of threads, the run's id.
     """
     try:
         requested = str(overrides.get("device", "auto"))
@@ -151,8 +200,11 @@ def load(root: Path, overrides: Mapping[str, Any]) -> Plan:
         if config.device == "cuda":
             choice = device_choice("cuda")
         plan = Plan(config, root, choice.why)
+        plan.check_corpus()
     except UserError as error:
         sys.exit(f"apexbench: {error}")
+    # Snakemake overwrites OMP_NUM_THREADS with a rule's threads: what the user set is kept here.
+    os.environ.setdefault("APEXBENCH_THREADS", os.environ.get("OMP_NUM_THREADS") or str(cores()))
     package = str(Path(__file__).parents[1])
     paths = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     if package not in paths:

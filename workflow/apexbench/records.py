@@ -241,12 +241,17 @@ def digest(value: Any, length: int = 16) -> str:
 
 def source_digest(paths: list[Path]) -> str:
     """Hash of source files by name and content: what ``key`` says about the code."""
-    return digest([[path.name, hashlib.sha256(path.read_bytes()).hexdigest()] for path in sorted(paths)])
+    return digest(
+        [[path.name, hashlib.sha256(path.read_bytes()).hexdigest()] for path in sorted(paths)]
+    )
 
 
 def file_name(case: str, key: str) -> str:
     """``<case>-<key>.json`` with only letters, digits, dots, underscores and hyphens in the case."""
-    safe = "".join(letter if letter.isascii() and letter.isalnum() or letter in "._" else "-" for letter in case)
+    safe = "".join(
+        letter if (letter.isascii() and letter.isalnum()) or letter in "._" else "-"
+        for letter in case
+    )
     return f"{safe.strip('-.')[:100] or 'case'}-{key}.json"
 
 
@@ -281,7 +286,9 @@ def _check_consistency(value: dict[str, Any]) -> None:
                 raise ValueError(f"'{cell['implementation']}' {name} lies outside its interval")
     for comparison in value["comparisons"]:
         if not comparison["low"] <= comparison["ratio"] <= comparison["high"]:
-            raise ValueError(f"a ratio of '{comparison['implementation']}' lies outside its interval")
+            raise ValueError(
+                f"a ratio of '{comparison['implementation']}' lies outside its interval"
+            )
         if unknown := {comparison["implementation"], *comparison["members"]} - set(names):
             raise ValueError(f"a comparison names '{unknown.pop()}', which it does not hold")
 
@@ -352,7 +359,9 @@ def read(path: Path) -> Record:
             "command again; no other record is touched."
         ) from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): restore it or delete it.") from error
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}): restore it or delete it."
+        ) from error
     return parse(text, path)
 
 
@@ -362,9 +371,13 @@ def read_index(path: Path) -> list[Record]:
         index = load_json(path.read_text(encoding="utf-8"))
         names = [entry["file"] for entry in index["records"]]
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): run the pipeline first.") from error
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}): run the pipeline first."
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is not a valid index: delete it and run the same command again.") from error
+        raise UserError(
+            f"{path} is not a valid index: delete it and run the same command again."
+        ) from error
     return [read(path.parent / Path(name).name) for name in names]
 
 

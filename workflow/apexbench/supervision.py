@@ -261,7 +261,7 @@ def _kill_group(pid: int, signum: int) -> None:
 
 def _quietly(argv: Sequence[str], **options: object) -> subprocess.Popen[bytes]:
     null = subprocess.DEVNULL
-    return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen(  # type: ignore[call-overload]
         list(argv), stdin=null, stdout=null, stderr=null, start_new_session=True, **options
     )
 

@@ -12,10 +12,10 @@ for component in PLAN.components:
             f"results/records/{component}/index.json",
         log:
             f"results/logs/{component}.log",
+        resources:
+            gpu=1,
         params:
             component=component,
             request=PLAN.request(component),
-        resources:
-            gpu=1,
         shell:
             "{MEASURE} measure --request {params.request:q} --out {output:q} --log {log:q}"

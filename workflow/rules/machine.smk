@@ -15,9 +15,9 @@ rule machine:
         "results/machine.json",
     log:
         "results/logs/machine.log",
-    params:
-        environment=PLAN.environment,
     resources:
         gpu=1,
+    params:
+        environment=PLAN.environment,
     shell:
         "{MEASURE} machine --out {output:q} 2> {log:q}"

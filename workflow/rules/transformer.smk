@@ -8,11 +8,13 @@ rule transformer:
         "results/records/transformer/{model}-p{process}/index.json",
     log:
         "results/logs/transformer-{model}-p{process}.log",
-    params:
-        request=lambda wildcards: PLAN.training_request(wildcards.model, int(wildcards.process)),
     wildcard_constraints:
         process=r"\d+",
     resources:
         gpu=1,
+    params:
+        request=lambda wildcards: PLAN.training_request(
+            wildcards.model, int(wildcards.process)
+        ),
     shell:
         "{MEASURE} measure --request {params.request:q} --out {output:q} --log {log:q}"

@@ -1,18 +1,21 @@
-"""The gate of AdamW: many small tensors, twelve steps, each with its own learning rate and gradients.
+"""The gate of AdamW: small tensors, twelve steps, each with its own learning rate and gradients.
 
-Two kinds of check. *Bound*: no element may be further from float64 than the running error bound of
-:mod:`adamw_reference`; in float32 every planted fault breaks it by orders of magnitude. *Fault share*:
-in 16-bit dtypes rounding hides a fault in a single element, but not along the fault's own direction
-over all elements. With e the error and d what the fault would do to the parameters, the share
-|<e, d>| / <d, d> is 1 where the fault is present and near 0 where there is only rounding; 0.1 is
-allowed, a tenth of the fault. Where rounding after every single operation alone exceeds half of
-that, the fault is declared undetectable in this dtype.
+Two kinds of check. *Bound*: no element may be further from float64 than the running error bound
+of :mod:`adamw_reference`; in float32 every planted fault breaks it by orders of magnitude. *Fault
+share*: in 16-bit dtypes rounding hides a fault in a single element, but not along the fault's own
+direction over all elements. With e the error and d what the fault would do to the parameters, the
+share |<e, d>| / <d, d> is 1 where the fault is present and near 0 where there is only rounding; 0.1
+is allowed, a tenth of the fault. A fault is declared undetectable in a dtype where it moves no
+element by 10 × its bound and rounding after every single operation alone already has a share above
+half of what is allowed.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,21 +27,23 @@ from apexbench.records import Check, Parity
 SETTINGS = Settings()
 SHARE = 0.1
 FORMULA = (
-    f"bound: {reference.BOUND}; fault share: |<e, d>| / <d, d> <= {SHARE} for e = p - p_float64 and "
-    "d what a planted fault does to p (1 where the fault is there)"
+    f"bound: {reference.BOUND}; fault share: |<e, d>| / <d, d> <= {SHARE} for e = p - p_float64 "
+    "and d what a planted fault does to p (1 where the fault is there)"
 )
 
 Tensors = list[torch.Tensor]
 
 
 def shapes(device: str) -> list[tuple[int, ...]]:
-    """Odd, tiny, unaligned and longer than a 64 Ki chunk; on a GPU more than one launch can hold."""
+    """Odd, tiny, unaligned, longer than a 64 Ki chunk; on a GPU more than one launch can hold."""
     mixed: list[tuple[int, ...]] = [(257, 300), (1,), (7,), (33, 65), (1000,), (513,)]
-    return mixed + [(5 + number,) for number in range(120)] + [(129, 65)] if device == "cuda" else mixed
+    if device == "cuda":
+        mixed += [*((5 + number,) for number in range(120)), (129, 65)]
+    return mixed
 
 
 def inputs(dtype: torch.dtype, device: str, seed: int) -> tuple[Tensors, list[Tensors]]:
-    """p ~ 0.1 N(0, 1), and for every step signed g with |g| log-uniform in 1e-4 … 1, in ``dtype``."""
+    """p ~ 0.1 N(0, 1), and for every step signed g, |g| log-uniform in 1e-4 … 1, in ``dtype``."""
     generator = torch.Generator().manual_seed(seed)
     size = shapes(device)
     params = [(0.1 * torch.randn(shape, generator=generator)).to(dtype) for shape in size]
@@ -50,6 +55,35 @@ def inputs(dtype: torch.dtype, device: str, seed: int) -> tuple[Tensors, list[Te
 
     gradients = [[gradient(shape) for shape in size] for _ in SETTINGS.learning_rates]
     return params, gradients
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What one set of inputs must lead to, and what each planted fault would make of it."""
+
+    start: Tensors
+    gradients: list[Tensors]
+    truth: Trajectory
+    planted: dict[str, Tensors]
+    undetectable: list[str]
+
+
+@functools.lru_cache(maxsize=2)
+def yardstick(dtype: torch.dtype, device: str, seed: int) -> Yardstick:
+    """The yardstick that all implementations of a case share."""
+    start, gradients = inputs(dtype, device, seed)
+    truth = reference.adamw(start, gradients, SETTINGS, dtype)
+    planted = {
+        fault: reference.adamw(start, gradients, SETTINGS, dtype, fault).params for fault in FAULTS
+    }
+    rounded = _rounded(start, gradients, dtype)
+    undetectable = [
+        fault
+        for fault, ends in planted.items()
+        if reference.displacement(ends, truth) < 10
+        and fault_share(rounded, truth.params, ends) > SHARE / 2
+    ]
+    return Yardstick(start, gradients, truth, planted, undetectable)
 
 
 def check(
@@ -65,13 +99,13 @@ def check(
     ``.grad``. Where its optimizer keeps float32 master weights, these must follow the formula to
     float32's bound.
     """
-    start, gradients = inputs(dtype, device, seed)
-    params = [torch.nn.Parameter(p.to(device, copy=True)) for p in start]
+    right = yardstick(dtype, device, seed)
+    params = [torch.nn.Parameter(p.to(device, copy=True)) for p in right.start]
     for p in params:
         p.grad = torch.zeros_like(p)
     update = build(params)
     masters = _masters(update)
-    for lr, step in zip(SETTINGS.learning_rates, gradients, strict=True):
+    for lr, step in zip(SETTINGS.learning_rates, right.gradients, strict=True):
         for p, g in zip(params, step, strict=True):
             assert p.grad is not None
             p.grad.copy_(g * scale)
@@ -79,30 +113,23 @@ def check(
     ends = [p.detach().cpu() for p in params]
     kept = [master.detach().cpu() for master in masters]
     update.close()
-    checks, undetectable = compare(ends, start, gradients, dtype)
+    checks = compare(ends, right)
     if kept:
-        wide = reference.adamw(start, gradients, SETTINGS, torch.float32)
+        wide = reference.adamw(right.start, right.gradients, SETTINGS, torch.float32)
         checks += _bounded("master weights", kept, wide)
-        undetectable = reference.undetectable(start, gradients, SETTINGS, torch.float32)
-    return Parity(all(entry.passed for entry in checks), FORMULA, checks, undetectable)
+    return Parity(all(entry.passed for entry in checks), FORMULA, checks, right.undetectable)
 
 
-def compare(
-    ends: Tensors, start: Tensors, gradients: list[Tensors], dtype: torch.dtype
-) -> tuple[list[Check], list[str]]:
-    """The checks of final parameters, and the faults that ``dtype`` hides."""
-    truth = reference.adamw(start, gradients, SETTINGS, dtype)
-    rounded = _rounded(start, gradients, dtype)
-    checks, undetectable = _bounded("p", ends, truth), []
-    hidden = reference.undetectable(start, gradients, SETTINGS, dtype)
-    for fault in FAULTS:
-        planted = reference.adamw(start, gradients, SETTINGS, dtype, fault).params
-        if fault in hidden and fault_share(rounded, truth.params, planted) > SHARE / 2:
-            undetectable.append(fault)
-            continue
-        share = fault_share(ends, truth.params, planted)
-        checks.append(Check(f"share of: {fault}", share if math.isfinite(share) else None, SHARE))
-    return checks, undetectable
+def compare(ends: Tensors, right: Yardstick) -> list[Check]:
+    """The checks of final parameters, without those of faults that the dtype hides."""
+    checks = _bounded("p", ends, right.truth)
+    for fault, planted in right.planted.items():
+        if fault not in right.undetectable:
+            share = fault_share(ends, right.truth.params, planted)
+            checks.append(
+                Check(f"share of: {fault}", share if math.isfinite(share) else None, SHARE)
+            )
+    return checks
 
 
 def fault_share(ends: Sequence[torch.Tensor], truth: Tensors, planted: Tensors) -> float:

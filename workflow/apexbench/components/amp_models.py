@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 from apexbench.errors import UserError
 
@@ -16,6 +16,7 @@ WIDTH, CLASSES = 256, 10
 HEADS, SEQUENCE = 4, 128
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Block(nn.Module):
@@ -34,9 +35,10 @@ class Block(nn.Module):
         """(batch, sequence, WIDTH) to the same shape."""
         heads = self.qkv(self.norm1(x)).unflatten(-1, (3, HEADS, -1)).transpose(1, 3)
         q, k, v = heads.unbind(2)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        y: torch.Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
+        return y
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Model:
 
     module: Callable[[], nn.Module]
     batch: Callable[[int, torch.Generator], Batch]
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    loss: Loss
     depth: int
 
 
@@ -67,8 +69,8 @@ def _block_batch(size: int, generator: torch.Generator) -> Batch:
 
 
 MODELS = {
-    "mlp": Model(_mlp, _mlp_batch, F.cross_entropy, 3),
-    "transformer_block": Model(Block, _block_batch, F.mse_loss, 6),
+    "mlp": Model(_mlp, _mlp_batch, functional.cross_entropy, 3),
+    "transformer_block": Model(Block, _block_batch, functional.mse_loss, 6),
 }
 
 

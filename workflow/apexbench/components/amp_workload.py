@@ -2,9 +2,10 @@
 
 The gate: loss and every parameter's gradient of one step (unscaled) against the same model in
 float64. With u the unit roundoff of the matrix products' inputs (2^-24, TF32 and float16 2^-11,
-bfloat16 2^-8) and S = 4 × depth stages that round on the way to a gradient, the loss may be off by a
-relative 2 S u; a gradient, in relative Frobenius norm, by 2 S u + sqrt(S u / 4): the root is the
-share of ReLUs whose sign rounding turns, each of which changes its term of the gradient by its size.
+bfloat16 2^-8) and S = 4 × depth stages that round on the way to a gradient, the loss may be off
+by a relative 2 S u; a gradient, in relative Frobenius norm, by 2 S u + sqrt(S u / 4): the root is
+the share of ReLUs whose sign rounding turns, each of which changes its term of the gradient by its
+whole size.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import contextlib
 import copy
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
 
-from apexbench.components.amp_models import Batch, model
+from apexbench.components.amp_models import Batch, Loss, model
 from apexbench.components.component import Case, Implementation
 from apexbench.errors import UserError
 from apexbench.measuring.arms import Arm, Diverged, Unsupported, Workload
@@ -25,14 +27,19 @@ from apexbench.records import Check, Parity, Work
 LR, WEIGHT_DECAY = 1e-6, 0.1
 """While timed: small, so that thousands of steps leave the loss where it was."""
 
+SETTLING_STEPS = 32
+
+CHECK_SCALE = 2.0**10
+"""The loss scale of the gate: enough to show a forgotten unscaling, too little to overflow."""
+
 LEARN_LR, LEARN_STEPS = 1e-3, 20
 """For the loss in the details: the tutorial's 20 steps."""
 
 ROUNDOFF = {"float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 FORMULA = (
-    "loss: |loss - loss_float64| / |loss_float64| <= 2 S u; gradients: Frobenius norm of the error over "
-    "that of the float64 gradient <= 2 S u + sqrt(S u / 4); S = 4 x depth, u the unit roundoff of the "
-    "matrix products' inputs"
+    "loss: |loss - loss_float64| / |loss_float64| <= 2 S u; gradients: Frobenius norm of the error "
+    "over that of the float64 gradient <= 2 S u + sqrt(S u / 4); S = 4 x depth, u the unit "
+    "roundoff of the matrix products' inputs"
 )
 
 
@@ -53,7 +60,7 @@ def label(case: Case) -> str:
 class Training:
     """A model, its optimizer and its scaler, in one precision."""
 
-    def __init__(self, recipe: Recipe, module: torch.nn.Module, loss: Any, device: str, lr: float):
+    def __init__(self, recipe: Recipe, module: torch.nn.Module, loss: Loss, device: str, lr: float):
         self.recipe, self.module, self.loss, self.device = recipe, module, loss, device
         self.optimizer = torch.optim.AdamW(module.parameters(), lr=lr, weight_decay=WEIGHT_DECAY)
         self.scaler = torch.amp.GradScaler(device) if recipe.grad_scaler else None
@@ -71,8 +78,7 @@ class Training:
     def forward_backward(self, batch: Batch) -> torch.Tensor:
         """Gradients (scaled, where the recipe scales) into ``.grad``; returns the unscaled loss."""
         x, y = batch
-        autocast = torch.autocast(self.device, self.dtype) if self.dtype else contextlib.nullcontext()
-        with autocast:
+        with torch.autocast(self.device, self.dtype) if self.dtype else contextlib.nullcontext():
             out = self.module(x)
             # The loss is taken in float32, to which autocast itself would bring it.
             loss = self.loss(out.float(), y)
@@ -82,9 +88,9 @@ class Training:
             with amp.scale_loss(loss, self.optimizer) as scaled:
                 scaled.backward()
         elif self.scaler is not None:
-            self.scaler.scale(loss).backward()
+            torch.autograd.backward(self.scaler.scale(loss))
         else:
-            loss.backward()
+            torch.autograd.backward(loss)
         return loss.detach()
 
     def step(self, batch: Batch) -> torch.Tensor:
@@ -106,8 +112,20 @@ class Training:
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
 
+    def settle(self, batch: Batch) -> None:
+        """Let the scale fall until a step is taken, and keep that scale as the one to restore."""
+        if self.scaler is None:
+            return
+        for _ in range(SETTLING_STEPS):
+            before = self.scaler.get_scale()
+            self.step(batch)
+            if self.scaler.get_scale() >= before:
+                self._scaler_state = {**self.scaler.state_dict(), "_growth_tracker": 0}
+                return
+        raise Diverged(f"GradScaler skipped the first {SETTLING_STEPS} steps")
+
     def restore_scaler(self) -> None:
-        """Put scale and growth tracker back to their start."""
+        """Put scale and growth tracker back to where they settled."""
         if self.scaler is not None:
             self.scaler.load_state_dict(self._scaler_state)
 
@@ -118,6 +136,7 @@ class AmpArm(Arm):
     def __init__(self, recipe: Recipe, workload: AmpWorkload):
         self.recipe, self.workload = recipe, workload
         self.training = workload.training(recipe, LR)
+        self.training.settle(workload.same_batch())
         self.synchronises = recipe.grad_scaler or recipe.opt_level in ("O1", "O2")
         self.last: torch.Tensor | None = None
         self._matmul_precision = "highest"
@@ -164,12 +183,12 @@ class AmpWorkload(Workload):
         x, y = self.model.batch(self.case["batch"], generator or self.generator)
         return x.to(self.device), y.to(self.device)
 
-    def _same_batch(self) -> Batch:
+    def same_batch(self) -> Batch:
         """The batch that every arm learns from, so that their losses compare."""
         return self._batch(torch.Generator().manual_seed(self.seed + 1))
 
     def buffer_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self._same_batch())
+        return sum(tensor.nbytes for tensor in self.same_batch())
 
     def allocate(self, calls: int) -> None:
         self.batches = [self._batch() for _ in range(calls)]
@@ -194,6 +213,8 @@ class AmpWorkload(Workload):
         batch = self._batch()
         arm.prepare(1)
         training = arm.training if arm.recipe.opt_level else self.training(arm.recipe, LR)
+        if training.scaler is not None:
+            training.scaler.load_state_dict({**training.scaler.state_dict(), "scale": CHECK_SCALE})
         loss = training.forward_backward(batch)
         training.unscale()
         results = [p.grad for p in training.module.parameters()]
@@ -201,12 +222,13 @@ class AmpWorkload(Workload):
         wide = copy.deepcopy(self.module).double()
         x, y = (t.double() if t.is_floating_point() else t for t in batch)
         expected = self.model.loss(wide(x), y)
-        expected.backward()
+        gradients = torch.autograd.grad(expected, list(wide.parameters()))
         stages = 4 * self.model.depth * ROUNDOFF[arm.recipe.precision]
         checks = [Check("loss", _relative(loss, expected.detach()), 2 * stages)]
         limit = 2 * stages + (stages / 4) ** 0.5
-        for (name, p), result in zip(wide.named_parameters(), results, strict=True):
-            error = None if result is None else _relative(result, p.grad)
+        names = [name for name, _ in wide.named_parameters()]
+        for name, result, right in zip(names, results, gradients, strict=True):
+            error = None if result is None else _relative(result, right)
             checks.append(Check(f"gradient of {name}", error, limit))
         training.optimizer.zero_grad()
         return Parity(all(entry.passed for entry in checks), FORMULA, checks)
@@ -215,23 +237,25 @@ class AmpWorkload(Workload):
         """Loss over 20 steps from fresh weights on one batch, steps skipped, and the last scale."""
         assert isinstance(arm, AmpArm)
         timed = None if arm.last is None else float(arm.last)
-        facts = {"timed_loss": timed, "tf32": arm.recipe.precision == "tf32"}
+        facts: dict[str, Any] = {"timed_loss": timed, "tf32": arm.recipe.precision == "tf32"}
+        if arm.training.scaler is not None:
+            facts["timed_scale"] = arm.training.scaler.get_scale()
         if arm.recipe.opt_level is not None:  # a second amp.initialize is not allowed
             return facts | self._finite([timed], "while it was timed")
-        training, batch = self.training(arm.recipe, LEARN_LR), self._same_batch()
-        losses, scales, skipped = [], [], 0
+        training, batch = self.training(arm.recipe, LEARN_LR), self.same_batch()
+        scaler = training.scaler
+        losses, scales = [], [scaler.get_scale()] if scaler is not None else []
         arm.prepare(1)
         try:
             for _ in range(LEARN_STEPS):
                 losses.append(float(training.step(batch)))
-                if training.scaler is not None:
-                    scales.append(training.scaler.get_scale())
-                    before = scales[-2] if len(scales) > 1 else training.scaler._init_scale
-                    skipped += scales[-1] < before
+                if scaler is not None:
+                    scales.append(scaler.get_scale())
         finally:
             arm.finish()
         facts |= {"steps": LEARN_STEPS, "first_loss": losses[0], "loss": losses[-1]}
         if scales:
+            skipped = sum(after < before for before, after in pairwise(scales))
             facts |= {"skipped_steps": skipped, "scale": scales[-1]}
             if skipped == LEARN_STEPS:
                 raise Diverged(f"GradScaler skipped all {LEARN_STEPS} steps")
@@ -248,8 +272,8 @@ class AmpWorkload(Workload):
         del self.module
 
 
-def _relative(result: torch.Tensor, expected: torch.Tensor | None) -> float | None:
+def _relative(result: torch.Tensor, expected: torch.Tensor) -> float | None:
     """Frobenius norm of the error over that of ``expected``; None if not finite."""
-    if expected is None or not bool(torch.isfinite(result).all()):
+    if not bool(torch.isfinite(result).all()):
         return None
     return float((result.double() - expected).norm() / expected.norm())

@@ -15,7 +15,11 @@ from apexbench.components.norms import EPS, Norm, NormWorkload
 
 
 def reference(
-    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, dy: torch.Tensor, eps: float
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    dy: torch.Tensor,
+    eps: float,
 ) -> dict[str, torch.Tensor]:
     """y, dx and, where affine, dweight and dbias of (rows, width) inputs, in float64.
 
@@ -30,7 +34,11 @@ def reference(
     result = {
         "y": normal * scale + (0 if bias is None else bias.detach().double()),
         "dx": rstd
-        * (scaled - scaled.mean(-1, keepdim=True) - normal * (scaled * normal).mean(-1, keepdim=True)),
+        * (
+            scaled
+            - scaled.mean(-1, keepdim=True)
+            - normal * (scaled * normal).mean(-1, keepdim=True)
+        ),
     }
     if weight is not None:
         result["dweight"] = (grad * normal).sum(0)
@@ -80,4 +88,6 @@ def _apex(case: Case, memory_efficient: bool) -> Norm:
     shape = (case["width"],)
     if not case["affine"]:
         return lambda x, weight, bias: fused_layer_norm(x, shape, EPS, memory_efficient)
-    return lambda x, weight, bias: fused_layer_norm_affine(x, weight, bias, shape, EPS, memory_efficient)
+    return lambda x, weight, bias: fused_layer_norm_affine(
+        x, weight, bias, shape, EPS, memory_efficient
+    )

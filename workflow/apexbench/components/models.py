@@ -31,7 +31,7 @@ def gpt2(layers: int, width: int, vocabulary: int = 50257, context: int = 1024) 
 def llama(
     layers: int, width: int, key_value_width: int, hidden: int, vocabulary: int
 ) -> list[Shape]:
-    """Llama with grouped-query attention and a tied head: 9·layers + 2 tensors (Llama 3.2's layout)."""
+    """Llama with grouped-query attention and a tied head (Llama 3.2): 9·layers + 2 tensors."""
     d, k, h = width, key_value_width, hidden
     block: list[Shape] = [(d, d), (k, d), (k, d), (d, d), (h, d), (h, d), (d, h), (d,), (d,)]
     return [(vocabulary, d), *block * layers, (d,)]

@@ -24,11 +24,7 @@ def _decorated(path: Path) -> tuple[str, ...]:
 
 def component_files() -> dict[str, Path]:
     """Every component by name and the file that holds it."""
-    return {
-        path.stem: path
-        for path in sorted(FOLDER.glob("*.py"))
-        if _decorated(path)
-    }
+    return {path.stem: path for path in sorted(FOLDER.glob("*.py")) if _decorated(path)}
 
 
 def implementation_names() -> dict[str, list[str]]:

@@ -113,7 +113,9 @@ class NormWorkload(Workload):
 
     def _tensor(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         inner = torch.float32 if self.autocast else self.dtype
-        return torch.randn(*shape, device=self.device, dtype=dtype or inner, generator=self.generator)
+        return torch.randn(
+            *shape, device=self.device, dtype=dtype or inner, generator=self.generator
+        )
 
     def _buffers(self, rows: int) -> tuple[Any, Any, Any, Any]:
         width = self.case["width"]
@@ -172,7 +174,9 @@ class NormWorkload(Workload):
             limit = parity.tolerance(self._gradient_dtype(inner), rows)
             checks.append(parity.Check(name, parity.error(result, expected_vector), limit))
         passed = all(entry.passed for entry in checks)
-        return Parity(passed, parity.FORMULA + ", n = width (y, dx) or rows (dweight, dbias)", checks)
+        return Parity(
+            passed, parity.FORMULA + ", n = width (y, dx) or rows (dweight, dbias)", checks
+        )
 
     def _gradient_dtype(self, inner: torch.dtype) -> torch.dtype:
         """Under autocast an implementation may work in the autocast dtype and cast gradients back."""

@@ -1,8 +1,8 @@
 """The optimizer step: one update of all parameters of a model from gradients that lie in memory.
 
 Case: ``model`` (see :mod:`apexbench.components.models`), ``algorithm`` (``adamw``), ``dtype`` of
-parameters and gradients, ``grad_scaler`` (the call is then the unscaling with its inf check, the step
-and the scale's update). All implementations get the same hyper-parameters, stated, since the
+parameters and gradients, ``grad_scaler`` (the call is then the unscaling with its inf check, the
+step and the scale's update). All implementations get the same hyper-parameters, stated, since the
 libraries' defaults differ (Apex decays by 0, torch's AdamW by 0.01); the learning rate changes with
 every step. The formula is :mod:`apexbench.components.adamw_reference`'s.
 
@@ -11,8 +11,8 @@ parameter's size, 7 s (28 B in float32, 14 B in bfloat16); a GradScaler's inf ch
 gradient before the first parameter may change, s more. Apex keeps m and v in float32 whatever the
 parameters' dtype: it moves 22 B where 14 would do, which the share of the ceiling shows.
 
-Each function builds the optimizer of ``params`` with learning rate ``lr`` and is handed gradients that
-exist already; :class:`Compiled` and :class:`Captured` say how its step is run.
+Each function builds the optimizer of ``params``, whose gradients exist already, with learning rate
+``lr``; :class:`Compiled` and :class:`Captured` say how its step is run.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ def apex(case: Case, params: Params, lr: float) -> Any:
 
 @component.implementation(package="apex", requires=NEEDS_APEX, kernel=KERNEL)
 def apex_capturable(case: Case, params: Params, lr: float) -> Any:
-    """apex.optimizers.FusedAdam(capturable=True), outside a graph: scale and step stay on the GPU."""
+    """apex.optimizers.FusedAdam(capturable=True), no graph: scale and step stay on the GPU."""
     return _apex(case, params, lr, capturable=True)
 
 
 @component.implementation(package="apex", requires=NEEDS_APEX, kernel=KERNEL)
 def apex_master_weights(case: Case, params: Params, lr: float) -> Any:
-    """apex.optimizers.FusedAdam(capturable=True, master_weights=True): float32 copies it updates."""
+    """apex.optimizers.FusedAdam(capturable=True, master_weights=True): updates float32 copies."""
     if case["dtype"] == "float32":
         raise Unsupported(
             "master weights are for bfloat16 and float16 parameters; these are float32",
@@ -92,7 +92,7 @@ def apex_master_weights(case: Case, params: Params, lr: float) -> Any:
         )
     if _ignores_master_weights(params[0]):
         raise Unsupported(
-            f"this Apex allocates master weights for {case['dtype']} parameters but updates without them",
+            f"this Apex allocates master weights for {case['dtype']} but updates without them",
             "use float16 parameters, or float32 parameters under autocast",
         )
     return _apex(case, params, lr, capturable=True, master_weights=True)
@@ -102,7 +102,7 @@ def _tensor(lr: float, params: Params) -> torch.Tensor:
     return torch.tensor(lr, dtype=torch.float32, device=params[0].device)
 
 
-def _torch(case: Case, params: Params, lr: float | torch.Tensor, **options: bool) -> Any:
+def _torch(case: Case, params: Params, lr: float | torch.Tensor, **options: Any) -> Any:
     return torch.optim.AdamW(params, lr=lr, **hyperparameters(case), **options)
 
 

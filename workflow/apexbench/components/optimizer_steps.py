@@ -1,4 +1,4 @@
-"""How an optimizer's update becomes one call: eager, compiled or captured, with a GradScaler or not."""
+"""An optimizer's update as one call: eager, compiled or captured, with a GradScaler or not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 SCALE = 2.0**10
-"""The loss scale: a power of two, so that unscaling is exact, small enough for float16 gradients."""
+"""The loss scale: a power of two, so that unscaling is exact; float16 gradients can hold it."""
 
 
 class Compiled:
@@ -47,8 +47,8 @@ class Update:
 
     With a scaler a call is the unscaling and inf check, the step, and the scale's update. Gradients
     must exist when an Update is built. ``synchronises`` is True where GradScaler reads its inf
-    check on the host: for every optimizer that cannot take the scale on the device, which is all but
-    torch's fused and Apex's capturable ones.
+    check on the host: for every optimizer that cannot take the scale on the device, which is all
+    but torch's fused and Apex's capturable ones.
     """
 
     def __init__(self, built: Any, scaler: torch.amp.GradScaler | None):
@@ -63,7 +63,8 @@ class Update:
             device = self.optimizer.param_groups[0]["params"][0].device
             scaler.scale(torch.ones((), device=device))
             self._scaler_state = {**scaler.state_dict(), "scale": SCALE, "_growth_tracker": 0}
-            warnings.filterwarnings("ignore", message=".*GradScaler.*grad_scaler.*keyword argument")
+            # Said at every step of an optimizer with Apex's signature: not part of the step.
+            warnings.filterwarnings("ignore", "GradScaler is going to stop passing itself")
         self._run = self._scaled if scaler is not None else self.optimizer.step
         if isinstance(built, Captured):
             self._run = self._capture(self._run)
@@ -86,7 +87,7 @@ class Update:
     def _capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """Warm up and capture at lr 0, which moves no parameter; then forget what the state saw."""
         set_lr(self.optimizer, 0.0)
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +22,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 BETAS = (0.9, 0.999)
 EPS = 1e-8
 EPS_FLOAT16 = 1e-4
-"""1e-8 is zero in float16, and torch keeps the moments in the parameters' dtype: it would divide by 0."""
+"""1e-8 is zero in float16, in which torch keeps the moments: it would divide by 0."""
 WEIGHT_DECAY = 0.1
 LR = 1e-6
 """Small, so that thousands of steps on the same gradients leave the parameters N(0, 1)-like."""
@@ -98,8 +99,9 @@ class OptimizerWorkload(Workload):
             )
         if case["dtype"] not in DTYPES:
             raise UserError(f"optimizer case has dtype '{case['dtype']}': use {', '.join(DTYPES)}.")
-        # Compiled steps share one code object: what an earlier case compiled counts against its limit.
-        torch._dynamo.reset()
+        # Compiled steps share one code object, and what earlier cases compiled fills its limit.
+        if "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
         self.case = case
         self.device = device
         self.dtype = getattr(torch, case["dtype"])
@@ -108,6 +110,7 @@ class OptimizerWorkload(Workload):
         generator = torch.Generator(device).manual_seed(seed)
         self.params: list[torch.nn.Parameter] = []
         self.gradients: list[torch.Tensor] = []
+        self._scaled: list[torch.Tensor] = []
         for shape in parameter_shapes(case["model"]):
             p, g = (
                 torch.randn(shape, device=device, dtype=self.dtype, generator=generator)
@@ -117,12 +120,13 @@ class OptimizerWorkload(Workload):
             p.grad = g.mul_(0.01 * (SCALE if case["grad_scaler"] else 1))
             self.params.append(p)
         if case["grad_scaler"]:
-            self.gradients = [p.grad.clone() for p in self.params if p.grad is not None]
+            self._scaled = [p.grad for p in self.params if p.grad is not None]
+            self.gradients = [gradient.clone() for gradient in self._scaled]
 
     def build(
         self, implementation: Implementation, case: Case, params: list[torch.nn.Parameter]
     ) -> Update:
-        """The implementation's optimizer of ``params`` as one call; Unsupported where it can't be."""
+        """The implementation's optimizer of ``params`` as one call, or Unsupported."""
         built = implementation.build(case, params, LR)
         scaler = None
         if case["grad_scaler"]:
@@ -133,7 +137,7 @@ class OptimizerWorkload(Workload):
             if self.dtype == torch.float16 and not on_device:
                 raise Unsupported(
                     "GradScaler refuses to unscale float16 gradients for this optimizer",
-                    "keep float32 parameters, or use an optimizer that takes the scale on the device",
+                    "keep float32 parameters, or an optimizer that takes the scale on the device",
                 )
         return Update(built, scaler)
 
@@ -155,7 +159,7 @@ class OptimizerWorkload(Workload):
         """Undo what an unscaling did to the shared gradients."""
         if self.gradients:
             with torch.no_grad():
-                torch._foreach_copy_([p.grad for p in self.params], self.gradients)
+                torch._foreach_copy_(self._scaled, self.gradients)
 
     def details(self, arm: Arm) -> dict[str, Any]:
         """Sizes of the model, and whether the values stayed finite over all steps."""
@@ -173,4 +177,4 @@ class OptimizerWorkload(Workload):
     def close(self) -> None:
         for p in self.params:
             p.grad = None
-        self.params, self.gradients = [], []
+        self.params, self.gradients, self._scaled = [], [], []

@@ -15,7 +15,11 @@ from apexbench.components.norms import EPS, Norm, NormWorkload
 
 
 def reference(
-    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, dy: torch.Tensor, eps: float
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    dy: torch.Tensor,
+    eps: float,
 ) -> dict[str, torch.Tensor]:
     """y, dx and, where affine, dweight of (rows, width) inputs, in float64.
 
@@ -55,7 +59,9 @@ def torch_eager(case: Case) -> Norm:
 def formula(case: Case) -> Norm:
     """The formula people paste by hand: float32 mean of squares, cast back, times weight."""
 
-    def norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
+    def norm(
+        x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> torch.Tensor:
         wide = x.float()
         y = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + EPS)).to(x.dtype)
         return y if weight is None else y * weight

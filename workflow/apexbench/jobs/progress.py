@@ -58,4 +58,6 @@ class Progress:
 
     def finish(self, measured: int, total: int) -> None:
         """Say what was done."""
-        self._say(f"done, {measured} measured, {total - measured} kept, {span(time.monotonic() - self._begin)}")
+        self._say(
+            f"done, {measured} measured, {total - measured} kept, {span(time.monotonic() - self._begin)}"
+        )

@@ -13,8 +13,8 @@ from typing import Any
 import apexbench
 from apexbench.errors import UserError
 from apexbench.jobs.request import Request
-from apexbench.records import digest
 from apexbench.measuring.sampler import Settings
+from apexbench.records import digest
 
 
 def settings(request: Request) -> Settings:
@@ -40,7 +40,9 @@ def source_version() -> str | None:
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(root), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
 
     try:
         changes = git("status", "--porcelain", "--untracked-files=no", "--", "workflow")
@@ -66,6 +68,7 @@ def provenance(request: Request, torch_free: bool = False) -> dict[str, Any]:
         "apexbench": apexbench.__version__,
         "source": source_version(),
         "python": platform.python_version(),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
         "gpu_uuid": None,
         "driver": None,
         "torch": None,
@@ -78,7 +81,11 @@ def provenance(request: Request, torch_free: bool = False) -> dict[str, Any]:
         values.update(_gpu(request))
     else:
         values["device_name"] = cpu_model() or "unknown"
-    values["machine"] = slug(values["device_name"]) if request.device == "cuda" else "cpu-" + slug(values["device_name"])
+    values["machine"] = (
+        slug(values["device_name"])
+        if request.device == "cuda"
+        else "cpu-" + slug(values["device_name"])
+    )
     if not torch_free:
         values.update(_libraries())
     return values

@@ -51,7 +51,9 @@ class Request:
             value["processes"] = tuple(value.get("processes", (0,)))
             return cls(**value)
         except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"the request of this measuring job is not valid ({error}): it is written by the Snakefile.") from error
+            raise UserError(
+                f"the request of this measuring job is not valid ({error}): it is written by the Snakefile."
+            ) from error
 
     def text(self) -> str:
         """The request as canonical JSON: a Snakemake param, and what ``parse`` reads."""
@@ -89,7 +91,7 @@ class Request:
 
 def sources(component: str) -> list[Path]:
     """The files that a component's measurements depend on; also the inputs of its rule."""
-    measuring = sorted((PACKAGE / "measuring").glob("*.py"))
+    measuring = [*sorted((PACKAGE / "measuring").glob("*.py")), PACKAGE / "jobs" / "case.py"]
     if component == "transformer":
         parts = {path for name in PARTS for path in own_sources(name)}
         own = sorted((PACKAGE / "transformer").glob("*.py")) + sorted(parts)
@@ -111,7 +113,9 @@ def own_sources(component: str) -> list[Path]:
             continue
         found[path] = None
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("apexbench.components"):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                "apexbench.components"
+            ):
                 names = [node.module.rsplit(".", 1)[-1], *(alias.name for alias in node.names)]  # type: ignore[union-attr]
                 queue += [folder / f"{name}.py" for name in names if name != "components"]
     return sorted(found)

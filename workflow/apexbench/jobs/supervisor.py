@@ -66,7 +66,9 @@ def run(request: Request, out: Path, log: Path, progress: Progress | None = None
         "finished": time.time(),
         "seconds": {name: round(value, 3) for name, value in job.seconds.items()},
         "measured": job.measured,
-        "records": [{"file": job.done[task.key], "key": task.key, "process": task.process} for task in tasks],
+        "records": [
+            {"file": job.done[task.key], "key": task.key, "process": task.process} for task in tasks
+        ],
         "missing": [],
     }
     records.write_text_atomically(out, json.dumps(index, indent=1) + "\n")
@@ -105,7 +107,9 @@ def _measure(job: Job, tasks: list[Task], progress: Progress) -> None:
             )
 
 
-def _blame(job: Job, status: int, key: str | None, beat: tuple[int, str, str | None, float | None]) -> None:
+def _blame(
+    job: Job, status: int, key: str | None, beat: tuple[int, str, str | None, float | None]
+) -> None:
     """Charge the end of a child to the implementation that the heartbeat names."""
     _, phase, implementation, _ = beat
     if key is None:

@@ -36,12 +36,16 @@ def main(path: str) -> int:
     die_with_parent()
     begin = time.perf_counter()
     job = json.loads(Path(path).read_text(encoding="utf-8"))
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s"
+    )
     events = Events(job["events"])
+    if threads := os.environ.get("APEXBENCH_THREADS"):
+        os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads))
 
-    from apexbench.jobs import catalogue, provenance
+    from apexbench.jobs import case, catalogue, provenance
     from apexbench.jobs.request import Request
-    from apexbench.measuring import case, faults
+    from apexbench.measuring import faults
     from apexbench.measuring.beat import Beat
     from apexbench.measuring.state import StateProbe
     from apexbench.measuring.timers import timer_for
@@ -71,9 +75,13 @@ def main(path: str) -> int:
         events.send("case", key=task["key"], label=component.label(task["case"]))
         context.process = task["process"]
         try:
-            record = case.measure(component, task["case"], names, task["key"], context, task["lost"])
+            record = case.measure(
+                component, task["case"], names, task["key"], context, task["lost"]
+            )
         except faults.DeviceLost as lost:
-            events.send("lost", key=task["key"], implementation=lost.implementation, reason=lost.reason)
+            events.send(
+                "lost", key=task["key"], implementation=lost.implementation, reason=lost.reason
+            )
             return EXIT_DEVICE_LOST
         written = records.write(record, Path(job["folder"]))
         events.send("record", key=task["key"], file=written.name, seconds=record.seconds)

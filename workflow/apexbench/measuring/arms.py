@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from apexbench.records import Parity, Work
@@ -59,6 +60,10 @@ class Workload(ABC):
     """Whether the cache is made cold before each window (off where a call moves many times its size)."""
 
     interleaved: bool = True
+    """Whether arms take turns; False where each is measured alone, sustained (ceilings)."""
+
+    alive: Callable[[], None] = staticmethod(lambda: None)
+    """Called by long work outside windows (training on to the end) so that it does not count as hung."""
 
     work: Work
 

@@ -24,7 +24,9 @@ class Beat:
         os.close(handle)
         self._count = 0
 
-    def write(self, phase: str, implementation: str | None = None, limit: float | None = None) -> None:
+    def write(
+        self, phase: str, implementation: str | None = None, limit: float | None = None
+    ) -> None:
         """Say what begins now; ``limit`` is how many seconds it may take before it counts as hung."""
         self._count += 1
         text = json.dumps([self._count, phase, implementation, limit]).encode()

@@ -6,7 +6,9 @@ import re
 
 from apexbench.measuring.arms import Diverged, Unsupported
 
-CUDA_FAULT = re.compile(r"CUDA error|CUDNN_STATUS_EXECUTION_FAILED|device-side assert", re.IGNORECASE)
+CUDA_FAULT = re.compile(
+    r"CUDA error|CUDNN_STATUS_EXECUTION_FAILED|device-side assert", re.IGNORECASE
+)
 
 
 class DeviceLost(Exception):
@@ -33,7 +35,11 @@ def explain(error: BaseException) -> tuple[str, str, str | None]:
     if type(error).__name__ == "OutOfMemoryError":
         asked = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
         size = f" when {asked.group(1)} was asked for" if asked else ""
-        return "out_of_memory", f"the device's memory ended{size}", "use a smaller case or a larger device"
+        return (
+            "out_of_memory",
+            f"the device's memory ended{size}",
+            "use a smaller case or a larger device",
+        )
     if isinstance(error, MemoryError):
         return "out_of_memory", "the host's memory ended", "use a smaller case"
     return "failed", f"{type(error).__name__}: {_sentence(error)}", "see the log of this component"

@@ -31,7 +31,9 @@ def error(result: torch.Tensor, reference: torch.Tensor) -> float | None:
     Raises ValueError where the shapes differ.
     """
     if result.shape != reference.shape:
-        raise ValueError(f"shape {tuple(result.shape)} but the reference has {tuple(reference.shape)}")
+        raise ValueError(
+            f"shape {tuple(result.shape)} but the reference has {tuple(reference.shape)}"
+        )
     if not bool(torch.isfinite(result).all()):
         return None
     wide = reference.double()

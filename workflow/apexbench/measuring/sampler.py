@@ -18,7 +18,7 @@ from apexbench.measuring import statistics, stopping
 from apexbench.measuring.arms import Arm, Workload
 from apexbench.measuring.timers import HostBound, Timer
 
-WINDOW_NS = {"device_time": 50_000, "step_time": 1_000_000}
+WINDOW_NS = {"device_time": 50_000, "step_time": 3_000_000}
 TICKS = 100
 NULL_WINDOWS = 20
 MOST_CALLS = 1000
@@ -122,8 +122,10 @@ class Sampler:
         final.window_seconds = self.window_ns / 1e9
         return final
 
-    def _size(self, quantity: str, tick: int, null: int) -> tuple[list[str], dict[str, str], dict[str, int]]:
-        """Calls per window, the same for all arms, from a few windows of one call each."""
+    def _size(
+        self, quantity: str, tick: int, null: int
+    ) -> tuple[list[str], dict[str, str], dict[str, int]]:
+        """Calls per window of every arm, from a few windows of one call each."""
         self.workload.allocate(1)
         shortest: dict[str, int] = {}
         dropped: dict[str, str] = {}
@@ -135,20 +137,26 @@ class Sampler:
                 windows = [self._window(quantity, name, 1) for _ in range(3)]
                 shortest[name] = max(1, min(windows) - (null if min(windows) > 2 * null else 0))
             except HostBound:
-                dropped[name] = "its launches cannot be queued ahead, so that it has a step_time only"
+                dropped[name] = (
+                    "its launches cannot be queued ahead, so that it has a step_time only"
+                )
             except Exception as error:
                 if not self.fault(name, error):
                     raise
         if not shortest:
             return [], dropped, {}
         wanted = max(WINDOW_NS[quantity], TICKS * tick, NULL_WINDOWS * null)
-        calls = max(1, math.ceil(wanted / min(shortest.values())))
+        most = MOST_CALLS
         if size := self.workload.buffer_bytes():
-            calls = min(calls, max(1, BUFFER_LIMIT // size))
-        calls = min(calls, MOST_CALLS)
-        return list(shortest), dropped, {
-            name: min(calls, self.arms[name].max_calls or calls) for name in shortest
+            most = min(most, max(1, BUFFER_LIMIT // size))
+        # Device windows hold the same calls for every arm, so that their caches are equally cold.
+        least = min(shortest.values())
+        calls = {
+            name: math.ceil(wanted / (least if quantity == "device_time" else length))
+            for name, length in shortest.items()
         }
+        limits = {name: min(most, self.arms[name].max_calls or most) for name in shortest}
+        return list(shortest), dropped, {name: min(calls[name], limits[name]) for name in calls}
 
     def _window(self, quantity: str, name: str, calls: int) -> int:
         self.watch.beat(f"window {quantity}", name)

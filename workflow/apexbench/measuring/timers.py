@@ -75,7 +75,7 @@ class CpuTimer(Timer):
     names = {"device_time": "perf_counter_ns", "step_time": "perf_counter_ns"}
 
     def __init__(self) -> None:
-        self.cache_bytes = _last_level_cache()
+        self.cache_bytes = last_level_cache()
         self.flush_bytes = min(4 * self.cache_bytes, CPU_FLUSH_LIMIT)
         self._flush = np.ones(self.flush_bytes // 8)
 
@@ -110,7 +110,7 @@ def timer_for(device: str) -> Timer:
     return CudaTimer()
 
 
-def _last_level_cache() -> int:
+def last_level_cache() -> int:
     """Bytes of the largest CPU cache that the kernel reports; 32 MiB where it reports none."""
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):

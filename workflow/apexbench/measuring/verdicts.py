@@ -81,12 +81,21 @@ def compare(
 def _absent(record: Record, baseline: str, members: list[str]) -> str:
     if not members:
         return "no counterpart in torch"
-    states = [f"{cell.implementation} is {cell.status}" for cell in record.cells if cell.implementation in members]
+    states = [
+        f"{cell.implementation} is {cell.status}"
+        for cell in record.cells
+        if cell.implementation in members
+    ]
     return "; ".join(states) or "not among the implementations asked for"
 
 
 def _comparison(
-    samples: Samples, quantity: str, candidate: str, baseline: str, members: list[str], settings: Settings
+    samples: Samples,
+    quantity: str,
+    candidate: str,
+    baseline: str,
+    members: list[str],
+    settings: Settings,
 ) -> Comparison:
     confidence = statistics.member_confidence(settings.confidence, len(members))
     fast = samples.per_call(candidate)
@@ -141,7 +150,11 @@ def _flags(samples: Samples, candidate: str, members: list[str]) -> list[str]:
 def parity_failure(parity: Parity) -> str:
     """One sentence for the check that failed worst."""
     failed = [entry for entry in parity.checks if not entry.passed]
-    worst = max(failed, key=lambda entry: math.inf if entry.error is None else entry.error / entry.tolerance)
+    worst = max(
+        failed, key=lambda entry: math.inf if entry.error is None else entry.error / entry.tolerance
+    )
     if worst.error is None:
         return f"{worst.tensor} is missing or not finite"
-    return f"{worst.tensor} is off by {worst.error:.2e}, more than the {worst.tolerance:.2e} allowed"
+    return (
+        f"{worst.tensor} is off by {worst.error:.2e}, more than the {worst.tolerance:.2e} allowed"
+    )

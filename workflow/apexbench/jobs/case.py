@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from apexbench.components import requirements
 from apexbench.components.component import Component, Implementation
 from apexbench.measuring import evidence, faults, verdicts
 from apexbench.measuring.arms import Arm, Workload
@@ -118,10 +119,17 @@ def measure(
         process=context.process,
         config=dict(case),
         environment=context.environment,
-        provenance={**context.provenance, "started": started, "finished": _now(), "seed": context.seed},
+        provenance={
+            **context.provenance,
+            "started": started,
+            "finished": _now(),
+            "seed": context.seed + context.process,
+        },
         quantity=quantity,
         confidence=context.settings.confidence,
-        work=verdicts.bounded(workload.work if workload is not None else None, context.timer.cache_bytes),
+        work=verdicts.bounded(
+            workload.work if workload is not None else None, context.timer.cache_bytes
+        ),
         cells=list(running.cells.values()),
         comparisons=[],
         baselines={},
@@ -130,7 +138,9 @@ def measure(
             "cache_bytes": context.timer.cache_bytes,
             "flush_bytes": context.timer.flush_bytes,
         },
-        state=[{"quantity": name, **state} for name, entry in samples.items() for state in entry.state],
+        state=[
+            {"quantity": name, **state} for name, entry in samples.items() for state in entry.state
+        ],
         seconds={name: round(value, 4) for name, value in running.seconds.items()},
     )
     verdicts.compare(record, component.baselines(), samples, context.settings)
@@ -189,7 +199,8 @@ def _workload(
     """The case's shared inputs; if they cannot be had, every cell says why."""
     context.beat.write("inputs", None, context.limit_seconds)
     try:
-        workload = component.workload(case, context.device, context.seed)
+        workload = component.workload(case, context.device, context.seed + context.process)
+        workload.alive = lambda: context.beat.write("details", None, context.limit_seconds)
         workload.allocate(1)
         return workload
     except Exception as error:
@@ -203,7 +214,9 @@ def _workload(
         return None
 
 
-def _bring_up(entry: Implementation, workload: Workload, context: Context, running: _Running) -> None:
+def _bring_up(
+    entry: Implementation, workload: Workload, context: Context, running: _Running
+) -> None:
     """Build, check, compile and profile one arm; it joins the sampling only if all went well."""
     cell = running.cells[entry.name]
     if cell.status != "ok":
@@ -211,29 +224,38 @@ def _bring_up(entry: Implementation, workload: Workload, context: Context, runni
     context.progress(entry.name)
     try:
         before = _allocated(context.device)
-        graphs = evidence.graphs_compiled() if entry.role == "compiled" else 0
+        compiles = requirements.compiler in entry.requires
+        graphs = evidence.graphs_compiled() if compiles else 0
         with _stopwatch(running.seconds, "compile"):
             context.beat.write("compile", entry.name, context.limit_seconds)
             arm = running.arms[entry.name] = workload.arm(entry)
             first = evidence.warm(arm, context.timer)
         with _stopwatch(running.seconds, "parity"):
             context.beat.write("parity", entry.name, context.limit_seconds)
+            if compiles:
+                cell.compile_seconds = round(first, 3)
+                cell.recompiles = max(0, evidence.graphs_compiled() - graphs - 1)
             cell.parity = workload.check(arm)
-        if entry.role == "compiled":
-            cell.compile_seconds = round(first, 3)
-            cell.recompiles = max(0, evidence.graphs_compiled() - graphs - 1)
         if not cell.parity.passed:
             cell.status, cell.reason = "parity_failed", verdicts.parity_failure(cell.parity)
-            cell.remedy = "no speed is shown for a wrong result: report it to the implementation's authors"
+            cell.remedy = (
+                "no speed is shown for a wrong result: report it to the implementation's authors"
+            )
             running.arms.pop(entry.name).close()
             return
         with _stopwatch(running.seconds, "evidence"):
             context.beat.write("evidence", entry.name, context.limit_seconds)
             cell.kernels = evidence.kernel_names(arm) if context.device == "cuda" else []
             cell.peak_memory_bytes = evidence.peak_memory(arm, context.timer, before)
-        if entry.kernel and context.device == "cuda" and not evidence.matches(cell.kernels, entry.kernel):
+        if (
+            entry.kernel
+            and context.device == "cuda"
+            and not evidence.matches(cell.kernels, entry.kernel)
+        ):
             cell.status = "failed"
-            cell.reason = f"none of its kernels matches {entry.kernel!r}: it fell back to another library"
+            cell.reason = (
+                f"none of its kernels matches {entry.kernel!r}: it fell back to another library"
+            )
             running.arms.pop(entry.name).close()
     except Exception as error:
         _fault(entry.name, error, context, running)
@@ -243,7 +265,11 @@ def _sample(
     component: Component, workload: Workload, context: Context, running: _Running
 ) -> dict[str, Samples]:
     pairs = verdicts.pairs(component.baselines(), list(running.arms))
-    groups = [dict(running.arms)] if workload.interleaved else [{name: arm} for name, arm in running.arms.items()]
+    groups = (
+        [dict(running.arms)]
+        if workload.interleaved
+        else [{name: arm} for name, arm in running.arms.items()]
+    )
     result: dict[str, Samples] = {}
     # On the CPU both quantities are wall time: the first one says it all.
     quantities = workload.quantities if context.device == "cuda" else workload.quantities[:1]
@@ -258,13 +284,24 @@ def _sample(
                 return True
 
             sampler = Sampler(
-                workload, group, context.timer, context.settings, pairs, context.seed, _Watch(context), fault
+                workload,
+                group,
+                context.timer,
+                context.settings,
+                pairs,
+                context.seed,
+                _Watch(context),
+                fault,
             )
             with _stopwatch(running.seconds, "sampling"):
                 samples = sampler.run(quantity, budget)
-            running.seconds["windows"] = running.seconds.get("windows", 0.0) + samples.window_seconds
+            running.seconds["windows"] = (
+                running.seconds.get("windows", 0.0) + samples.window_seconds
+            )
             _summarise(samples, context, running)
-            result[quantity if workload.interleaved else f"{quantity} {next(iter(samples.times), '')}"] = samples
+            result[
+                quantity if workload.interleaved else f"{quantity} {next(iter(samples.times), '')}"
+            ] = samples
     return result
 
 

@@ -1,0 +1,156 @@
+"""What the models learn from: a source of known entropy, or the user's own text. No torch here.
+
+The source is a Markov chain whose unigrams follow Zipf's law exactly. Each token owns an arc of a
+circle of length 1, as long as its probability z, in a seeded order. With probability LAMBDA the
+next token is drawn from where the current token's arc falls after a rotation; otherwise it is
+drawn from z afresh. A rotation preserves lengths, so z is the chain's stationary distribution, and
+
+    P(j | i) = LAMBDA · |(arc i + ROTATION) ∩ arc j| / z_i + (1 - LAMBDA) · z_j.
+
+Only about 2·V pairs overlap, so the entropy rate, which no model's mean loss can beat, is a finite
+sum; and a model that knows only the unigrams stays at the far higher entropy of z.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from apexbench.errors import UserError
+from apexbench.transformer.models import ModelConfig
+
+LAMBDA = 0.9
+ROTATION = (5**0.5 - 1) / 2
+SOURCE_SEED = 2017
+TRAIN, HELD_OUT = 0, 1
+LEAST_SEQUENCES = 80
+HELD_OUT_PART = 10
+BYTES = 256
+
+Tokens = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Corpus(ABC):
+    """A stream of sequences that depends on the seed alone: never on the device or the recipe."""
+
+    entropy: float | None = None
+    """The loss floor in nats a token, where one is known."""
+
+    @abstractmethod
+    def sequences(self, split: int, seed: int, index: int, count: int, length: int) -> Tokens:
+        """Block ``index`` of a split: ``count`` sequences of ``length`` tokens, (count, length)."""
+
+
+def _surprise(probability: Floats) -> Floats:
+    """-p log p in nats."""
+    return -probability * np.log(probability)
+
+
+class MarkovCorpus(Corpus):
+    """The chain of this module over ``vocabulary`` tokens."""
+
+    def __init__(self, vocabulary: int):
+        zipf = 1.0 / np.arange(1, vocabulary + 1)
+        order = np.random.default_rng(SOURCE_SEED).permutation(vocabulary)
+        self.unigrams: Floats = (zipf / zipf.sum())[order]
+        self.ends: Floats = np.cumsum(self.unigrams)
+        self.ends[-1] = 1.0
+        self.starts: Floats = np.concatenate(([0.0], self.ends[:-1]))
+
+    def _at(self, points: Floats) -> Tokens:
+        """Tokens whose arcs hold these points of [0, 1)."""
+        return np.searchsorted(self.ends, points, side="right").clip(max=len(self.ends) - 1)
+
+    @cached_property
+    def overlaps(self) -> tuple[Tokens, Tokens, Floats]:
+        """Every pair (i, j) whose rotated arc i meets arc j, and P(j | i)."""
+        cuts = np.unique(np.concatenate(([0.0], self.ends, (self.ends + ROTATION) % 1.0)))
+        cuts = cuts[cuts <= 1.0]
+        lengths, middles = np.diff(cuts), (cuts[1:] + cuts[:-1]) / 2
+        current, following = self._at((middles - ROTATION) % 1.0), self._at(middles)
+        pairs, inverse = np.unique(current * len(self.ends) + following, return_inverse=True)
+        shared = np.bincount(inverse, weights=lengths)
+        current, following = pairs // len(self.ends), pairs % len(self.ends)
+        probability = LAMBDA * shared / self.unigrams[current]
+        return current, following, probability + (1 - LAMBDA) * self.unigrams[following]
+
+    @cached_property
+    def entropy(self) -> float:  # type: ignore[override]
+        """Entropy rate in nats a token: Σ_i z_i H(P(· | i)), over the overlaps and the rest."""
+        current, following, probability = self.overlaps
+        rest = _surprise((1 - LAMBDA) * self.unigrams)
+        difference = _surprise(probability) - rest[following]
+        return float(rest.sum() + (self.unigrams[current] * difference).sum())
+
+    @property
+    def unigram_entropy(self) -> float:
+        """Entropy in nats of the unigrams: the loss of a model that ignores the context."""
+        return float(_surprise(self.unigrams).sum())
+
+    def sequences(self, split: int, seed: int, index: int, count: int, length: int) -> Tokens:
+        random = np.random.default_rng([seed, split, index])
+        result = np.empty((length, count), dtype=np.int64)
+        result[0] = self._at(random.random(count))
+        for step in range(1, length):
+            before = result[step - 1]
+            inside = self.starts[before] + random.random(count) * self.unigrams[before]
+            points = np.where(
+                random.random(count) < LAMBDA, (inside + ROTATION) % 1.0, random.random(count)
+            )
+            result[step] = self._at(points)
+        return np.ascontiguousarray(result.T)
+
+
+class TextCorpus(Corpus):
+    """A UTF-8 text, one token a byte: random crops, the last tenth held out.
+
+    Raises UserError, before anything is measured, if the file is missing, not UTF-8 or too short
+    for 80 sequences of ``length`` bytes, or if the model's vocabulary has not 256 tokens.
+    """
+
+    def __init__(self, path: str | Path, model: ModelConfig):
+        path = Path(path)
+        try:
+            raw = path.read_bytes()
+            raw.decode("utf-8")
+        except OSError as error:
+            raise UserError(
+                f"corpus: {path} cannot be read ({error.strerror}): name a text file, or null for "
+                "the generated corpus."
+            ) from error
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"corpus: {path} is not UTF-8 (byte {error.start}): convert it, for instance with "
+                f"iconv -f latin1 -t utf-8."
+            ) from error
+        if model.vocabulary < BYTES:
+            raise UserError(
+                f"corpus: {path} is read byte by byte and needs a vocabulary of {BYTES}, but the "
+                f"model '{model.name}' has {model.vocabulary}: set vocabulary to {BYTES}."
+            )
+        least = LEAST_SEQUENCES * (model.sequence + 1)
+        if len(raw) < least:
+            raise UserError(
+                f"corpus: {path} has {len(raw)} bytes, but the model '{model.name}' with sequences "
+                f"of {model.sequence} needs at least {least}: give a longer text or set a shorter "
+                "sequence."
+            )
+        tokens = np.frombuffer(raw, dtype=np.uint8)
+        cut = len(tokens) - len(tokens) // HELD_OUT_PART
+        self.splits = {TRAIN: tokens[:cut], HELD_OUT: tokens[cut:]}
+
+    def sequences(self, split: int, seed: int, index: int, count: int, length: int) -> Tokens:
+        tokens = self.splits[split]
+        random = np.random.default_rng([seed, split, index])
+        starts = random.integers(0, len(tokens) - length + 1, size=count)
+        return np.asarray(tokens[starts[:, None] + np.arange(length)], dtype=np.int64)
+
+
+def corpus_for(path: str | Path | None, model: ModelConfig) -> Corpus:
+    """The user's text, or the generated corpus; UserError as :class:`TextCorpus`."""
+    return MarkovCorpus(model.vocabulary) if path is None else TextCorpus(path, model)
