@@ -372,3 +372,10 @@ def test_many_cases_stay_small_and_say_what_is_left_out(tmp_path: Path) -> None:
     assert "the first 1500 of 2100 rows; all are in summary.csv" in text
     assert "The first 300 of 700 cases are drawn." in text
     assert len((out / "summary.csv").read_text().splitlines()) > 2100
+
+
+def test_a_dollar_sign_in_a_figure_is_a_dollar_sign(tmp_path: Path) -> None:
+    record = factory.optimizer()[0]
+    record.case = r"$\undefined{x}$"
+    out = render(tmp_path, [record])
+    assert r"fused_adam, $\undefined{x}$:" in (out / "figures/optimizer-times.svg").read_text()
