@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html.parser
 import json
 import re
@@ -357,3 +358,24 @@ def test_three_significant_digits(value: float, text: str) -> None:
 )
 def test_numbers_carry_unit_and_interval(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_many_cases_stay_small_and_say_what_is_left_out(tmp_path: Path) -> None:
+    base = factory.norms()[0]
+    records = []
+    for number in range(700):
+        case = f"case {number}"
+        records.append(dataclasses.replace(base, case=case, key=f"{number:016x}"))
+    out = render(tmp_path, records)
+    text = (out / "report.html").read_text()
+    assert len(text.encode()) < 3_000_000
+    assert "the first 1500 of 2100 rows; all are in summary.csv" in text
+    assert "The first 300 of 700 cases are drawn." in text
+    assert len((out / "summary.csv").read_text().splitlines()) > 2100
+
+
+def test_a_dollar_sign_in_a_figure_is_a_dollar_sign(tmp_path: Path) -> None:
+    record = factory.optimizer()[0]
+    record.case = r"$\undefined{x}$"
+    out = render(tmp_path, [record])
+    assert r"fused_adam, $\undefined{x}$:" in (out / "figures/optimizer-times.svg").read_text()

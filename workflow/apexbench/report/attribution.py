@@ -39,10 +39,6 @@ class Attribution:
         """The factor that norm and optimizer add together: what Apex itself brings."""
         return self.parts["norm"].value * self.parts["optimizer"].value
 
-    def share(self, piece: str) -> float:
-        """A piece's share of the logarithm of the whole speed-up."""
-        return math.log(self.parts[piece].value) / math.log(self.total.value)
-
 
 def recipe(
     case: Case,

@@ -37,7 +37,7 @@ class Document:
 
 def build(evidence: Evidence) -> Document:
     """The report of a run. Claims and figures speak of one device; others are named in a note."""
-    everything = merge(evidence.records)
+    everything = sorted(merge(evidence.records), key=_size)
     device, notes = _device(evidence)
     if device is not None:
         cases = [case for case in everything if case.device == device]
@@ -103,6 +103,12 @@ def _device(evidence: Evidence) -> tuple[tuple[str, str] | None, list[str]]:
         f"(node {device[1] or 'unnamed'}) only. Not shown here, but in summary.csv: "
         f"{numbers.listing(others)}."
     ]
+
+
+def _size(case: Case) -> float:
+    """A model's parameters, so that models stand in order of size; other cases keep theirs."""
+    sizes = [arm.details.get("parameters") for arm in case.arms]
+    return max((float(size) for size in sizes if isinstance(size, int | float)), default=0.0)
 
 
 def _components(evidence: Evidence) -> list[str]:

@@ -78,10 +78,11 @@ def share(value: float) -> str:
     return f"{significant(100 * value)} %"
 
 
-def count(value: float) -> str:
-    """A count with a decimal prefix: ``124 M``."""
-    size, prefix = _scale(value, _DECIMAL)
-    return f"{significant(value / size) if size > 1 else f'{value:.0f}'} {prefix}".strip()
+def count(value: float, plain: bool = False) -> str:
+    """A count of parameters: ``124 M``, ``1.30 B``; ``plain`` leaves needless zeros out."""
+    size, prefix = _scale(value, ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1.0, "")))
+    digits = significant(value / size) if size > 1 else f"{value:.0f}"
+    return f"{float(digits):g} {prefix}".strip() if plain else f"{digits} {prefix}".strip()
 
 
 def memory(value: float) -> str:

@@ -24,7 +24,6 @@ _MACHINE = (
 _RUN = (
     ("Run", "run"),
     ("apexbench", "apexbench"),
-    ("Preset", "preset"),
     ("Seed", "seed"),
     ("Runtime", "runtime"),
     ("Image", "image"),
@@ -67,6 +66,8 @@ def _apex(entry: dict[str, Any]) -> Rows:
 def run(evidence: Evidence) -> Rows:
     """What identifies the run."""
     rows = [(label, _text(evidence.provenance(key))) for label, key in _RUN]
+    preset = evidence.config.get("preset") or _text(evidence.provenance("preset"))
+    rows.insert(2, ("Preset", str(preset)))
     started, finished = evidence.provenance("started"), evidence.provenance("finished")
     rows.append(
         ("Measured", f"{min(map(str, started))} to {max(map(str, finished))}" if started else "n/a")
@@ -108,8 +109,11 @@ def time_split(evidence: Evidence) -> tuple[Rows, str]:
         wall = evidence.timings.get("total", stage_sum)
     if inside is None or wall <= 0:
         return rows, "The records do not say how the time was spent."
-    outside = max(0.0, 1 - inside / wall)
+    measuring = max(inside, stages.get("total", inside))
+    around = max(0.0, wall - measuring)
     return rows, (
-        f"Of {numbers.seconds(wall)}, {numbers.seconds(inside)} lay inside the measuring windows "
-        f"and {numbers.share(outside)} outside them."
+        f"Of {numbers.seconds(wall)}, {numbers.seconds(inside)} lay inside the measuring windows, "
+        f"{numbers.seconds(measuring - inside)} went to inputs, parity, compilation and the pauses "
+        f"between windows, and {numbers.seconds(around)} ({numbers.share(around / wall)}) lay "
+        "outside the cases (process starts, imports, writing)."
     )

@@ -160,7 +160,7 @@ def _share(case: Case, arm: Arm, limits: ceilings.Ceilings) -> Entry:
     share = ceilings.share(case, arm, case.quantity, limits)
     if share is not None:
         return Entry(numbers.share(share), share)
-    return Entry("n/a", note="" if arm.status != "ok" else ceilings.no_share(case))
+    return Entry("n/a" if arm.status != "ok" else ceilings.no_share(case))
 
 
 def _parity(arm: Arm) -> Entry:

@@ -23,6 +23,7 @@ def verdict_sentences(cases: Sequence[Case]) -> list[str]:
         if counts.total
         else "This report holds no verdict: nothing was compared.",
         _self_check([case for case in cases if case.component == "selfcheck"]),
+        *filter(None, [_between_runs(measured)]),
     ]
 
 

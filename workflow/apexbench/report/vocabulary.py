@@ -42,7 +42,7 @@ APEX_PART = {
     "softmax": "Apex's fused softmax",
     "rope": "Apex's fused RoPE",
     "amp": "apex.amp",
-    "transformer": "Apex's norms and optimizer",
+    "transformer": "Apex in training",
 }
 BASELINE_NAMES = {
     "torch_default": "torch's default",
@@ -93,7 +93,9 @@ def in_words(case: Case) -> str:
 
 
 def says(arm: Arm) -> str:
-    """What an arm is: its description without the full stop, or its name."""
+    """What an arm is: its description without the full stop, or its name; a recipe's label."""
+    if "precision" in arm.details:
+        return arm.implementation
     text = arm.description.strip().rstrip(".")
     name = text if 0 < len(text) <= 80 else arm.implementation
     return name if len(name) <= 80 else name[:79] + "…"

@@ -47,6 +47,9 @@ def draw(cases: Sequence[Case]) -> Figure | None:
                 ax.set_ylim(len(labels) - 0.4, -0.6)
                 ax.set_ylabel(style.short(case.name, 24), fontweight="bold")
             ax.set_title(f"from {start[0]} + {start[1]}")
+    totals = [entry.total.value for entry in found.values()]
+    totals += [part.value for entry in more.values() for part in entry.values()]
+    grid[0][0].set_xlim(min(0.8, *totals) * 0.95, max(1.2, *totals) * 2.2)
     for row in grid:
         for ax in row:
             style.ratio_axis(ax, "x")
@@ -83,8 +86,6 @@ def _bars(
     for name, part in extra.items():
         _bar(sheet, ax, len(labels), 1.0, part.value, style.SKY, f"{name}: {_text(part)}", part)
         labels.append(name.split(" (")[0])
-    low, high = ax.get_xlim()
-    ax.set_xlim(min(low, 0.9), max(high, 1.2) * 1.35)
     return labels
 
 

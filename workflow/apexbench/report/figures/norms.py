@@ -19,6 +19,7 @@ BASELINES = {"torch_eager_best": ("-", True), "torch_best": ("--", False)}
 COLOURS = (style.ORANGE, style.PINK, style.AMBER)
 DIRECTIONS = ("forward", "backward", "forward_backward")
 COLUMNS = 3
+MOST_CASES = 300
 _KEYS = {"width", "dtype", "direction"}
 
 
@@ -38,7 +39,8 @@ def _placed(case: Case) -> bool:
 
 
 def _sheet(component: str, every: Sequence[Case], columns: list[str], index: int) -> Figure:
-    cases = [case for case in every if _column(case) in columns]
+    placed = [case for case in every if _column(case) in columns]
+    cases = placed[:MOST_CASES]
     directions = sorted({str(case.config["direction"]) for case in cases}, key=_direction)
     arms = list(dict.fromkeys(a.implementation for c in cases for a in c.arms if a.is_apex))[:3]
     sheet = style.sheet(7.2, 0.7 + 1.75 * len(directions))
@@ -74,7 +76,9 @@ def _sheet(component: str, every: Sequence[Case], columns: list[str], index: int
         ax.set_xlabel("width" if row == len(directions) - 1 else "")
     _legend(sheet, arms)
     part = vocabulary.APEX_PART.get(component, "Apex")
-    finding = _finding(part, cases)
+    finding = _finding(part, placed)
+    if len(placed) > len(cases):
+        finding += f" The first {len(cases)} of {len(placed)} cases are drawn."
     return Figure(
         f"{component}-ratio" + (f"-{index + 1}" if index else ""),
         component,

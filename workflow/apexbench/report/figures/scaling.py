@@ -65,7 +65,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
             )
         ax.plot([], [], marker, color=colour, label=name)
     style.ratio_axis(ax)
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: numbers.count(value)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: numbers.count(value, plain=True)))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("parameters")
     ax.set_ylabel("speed-up")
@@ -76,7 +76,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
     return Figure(
         "transformer-scaling",
         "transformer",
-        "Transformer: does the gain grow with size?",
+        "Transformer: speed-up against model size",
         "Speed-up of each piece against the number of parameters, with "
         f"{numbers.confidence(confidence)} intervals; the lines are least-squares "
         f"fits within the measured range. {finding}",

@@ -61,7 +61,7 @@ def _panel(sheet: style.Sheet, ax: Axes, case: Case) -> None:
                 0.02,
                 y,
                 arm.status,
-                style.short(f"{vocabulary.status(arm.status)}: {arm.reason}", 46),
+                style.short(f"{vocabulary.status(arm.status)}: {arm.reason}", 40),
             )
             continue
         kind = style.kind(arm)
@@ -81,7 +81,7 @@ def _panel(sheet: style.Sheet, ax: Axes, case: Case) -> None:
     ax.set_yticks(range(len(case.arms)), [style.short(arm.implementation, 28) for arm in case.arms])
     ax.set_ylim(len(case.arms) - 0.4, -0.6)
     ax.set_xlim(0, longest / size * 1.06)
-    ax.set_title(style.short(case.name))
+    ax.set_title(style.short(case.name), loc="right")
     ax.set_xlabel(f"{case.quantity.replace('_', ' ')} ({unit})")
     ax.xaxis.set_major_formatter(FuncFormatter(style.plain))
     ax.grid(axis="y", visible=False)
