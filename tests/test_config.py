@@ -213,6 +213,19 @@ def test_transformer_cases_merge_recipes_per_model(project: Path) -> None:
     assert mine["recipes"] == ["tutorial"]
 
 
+def test_a_further_grid_may_name_its_own_implementations(project: Path) -> None:
+    text = (
+        "components: {layer_norm: {widths: [8], rows: [4], dtypes: [float32], directions: [forward], "
+        "also: [{widths: [16], implementations: [apex]}]}}"
+    )
+    names = {"layer_norm": ["torch_eager", "apex"]}
+    first, second = given_yaml(project, text, implementations=names).cases("layer_norm")
+    assert "implementations" not in first
+    assert second["implementations"] == ["apex"]
+    with pytest.raises(UserError, match=r"also\[0\]\.implementations\[0\].*did you mean 'apex'"):
+        given_yaml(project, text.replace("[apex]", "[apx]"), implementations=names)
+
+
 def test_an_empty_key_means_the_preset_s_value(project: Path) -> None:
     assert given_yaml(project, "").hash() == given_yaml(project, "{}").hash()
     empty = "components:\ntransformer:\n  loss_steps:\nseed:\n"

@@ -92,7 +92,7 @@ def test_decay_left_at_a_librarys_default_fails_parity() -> None:
     def forgetful(case: dict, params: list, lr: float) -> torch.optim.Optimizer:
         return torch.optim.AdamW(params, lr=lr, betas=case["betas"], eps=case["eps"])
 
-    arm.implementation = type("Forgetful", (), {"build": staticmethod(forgetful)})
+    arm.implementation = type("Forgetful", (), {"build": staticmethod(forgetful), "requires": ()})
     parity = workload.check(arm)
     assert not parity.passed
     assert "share of: no weight decay" in [c.tensor for c in parity.checks if not c.passed]

@@ -65,8 +65,13 @@ class Component:
     torch_free: bool = False
 
     def names(self, case: Case, wanted: list[str] | None) -> list[str]:
-        """The implementations to measure in a case: those wanted, or all."""
-        return [name for name in self.implementations if wanted is None or name in wanted]
+        """The implementations to measure in a case: those wanted, or all, or the case's own."""
+        own = case.get("implementations")
+        return [
+            name
+            for name in self.implementations
+            if (wanted is None or name in wanted) and (own is None or name in own)
+        ]
 
     def implementation(
         self,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from apexbench.components import adamw_parity
+from apexbench.components import adamw_parity, requirements
 from apexbench.components.component import Case, Implementation
 from apexbench.components.models import elements, parameter_shapes
 from apexbench.components.optimizer_steps import SCALE, Update
@@ -147,13 +147,7 @@ class OptimizerWorkload(Workload):
     def check(self, arm: Arm) -> Parity:
         """The arm's implementation, built on small tensors, against float64 AdamW by formula."""
         assert isinstance(arm, OptimizerArm)
-        case = {**self.case, **adamw_parity.SETTINGS.as_case()}
-
-        def build(params: list[torch.nn.Parameter]) -> Update:
-            return self.build(arm.implementation, case, params)
-
-        scale = SCALE if self.case["grad_scaler"] else 1.0
-        return adamw_parity.check(build, self.dtype, self.device, self.seed, scale)
+        return _parity(arm.implementation, self)
 
     def restore_gradients(self) -> None:
         """Undo what an unscaling did to the shared gradients."""
@@ -178,3 +172,27 @@ class OptimizerWorkload(Workload):
         for p in self.params:
             p.grad = None
         self.params, self.gradients, self._scaled = [], [], []
+
+
+_PARITY: dict[tuple[Any, ...], Parity] = {}
+
+
+def _parity(implementation: Implementation, workload: OptimizerWorkload) -> Parity:
+    """The parity of an implementation, checked once a process: it does not depend on the model."""
+    key = (
+        implementation.build,
+        *(workload.case[name] for name in ("algorithm", "dtype", "grad_scaler")),
+        workload.device,
+        workload.seed,
+    )
+    if key not in _PARITY:
+        case = {**workload.case, **adamw_parity.SETTINGS.as_case()}
+        _PARITY[key] = adamw_parity.check(
+            lambda params: workload.build(implementation, case, params),
+            workload.dtype,
+            workload.device,
+            workload.seed,
+            SCALE if workload.case["grad_scaler"] else 1.0,
+            few=requirements.compiler in implementation.requires,
+        )
+    return _PARITY[key]

@@ -33,7 +33,7 @@ def expand(path: str, settings: Mapping[str, Any], axes: Sequence[str]) -> list[
     """The cases of a component's settings: plain dicts, no two alike, in the order of the axes.
 
     Combinations that mean nothing (float32 under autocast, a GradScaler with bfloat16 parameters)
-    are left out. Raises UserError if nothing is left, or more than ``MAX_CASES``.
+    are left out. A further grid's own ``implementations`` stand in its cases. Raises UserError if nothing is left, or more than ``MAX_CASES``.
     """
     total = sum(
         math.prod(len(values) for values in grid.values()) for grid in grids(settings, axes)
@@ -41,11 +41,14 @@ def expand(path: str, settings: Mapping[str, Any], axes: Sequence[str]) -> list[
     if total > MAX_CASES:
         raise UserError(f"{path} asks for {total} cases but may have {MAX_CASES}: shorten a list.")
     cases: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for grid in grids(settings, axes):
+    own = [None, *(part.get("implementations") for part in settings.get("also", ()))]
+    for grid, implementations in zip(grids(settings, axes), own, strict=True):
         for values in itertools.product(*grid.values()):
             case = {
                 SINGULAR.get(axis, axis): value for axis, value in zip(axes, values, strict=True)
             }
+            if implementations:
+                case["implementations"] = list(implementations)
             if _meaningful(case):
                 cases.setdefault(values, case)
     if not cases:

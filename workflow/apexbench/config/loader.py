@@ -100,11 +100,17 @@ def _check_implementations(config: Config, known: Mapping[str, Sequence[str]] | 
     for component, settings in config.components.items():
         if known is None or component not in known:
             continue
-        for index, name in enumerate(settings.get("implementations", ())):
-            if name not in known[component]:
-                path = f"components.{component}.implementations[{index}]"
-                noun = f"implementation of {component}"
-                raise sentences.not_a(path, name, noun, known[component])
+        path = f"components.{component}"
+        lists = [(f"{path}.implementations", settings.get("implementations", ()))]
+        lists += [
+            (f"{path}.also[{index}].implementations", part.get("implementations", ()))
+            for index, part in enumerate(settings.get("also", ()))
+        ]
+        for place, names in lists:
+            for index, name in enumerate(names):
+                if name not in known[component]:
+                    noun = f"implementation of {component}"
+                    raise sentences.not_a(f"{place}[{index}]", name, noun, known[component])
 
 
 def _warnings(config: Config) -> tuple[str, ...]:

@@ -54,7 +54,8 @@ def types(schema: Schema) -> tuple[str, ...]:
 def axes(schema: Schema) -> tuple[str, ...]:
     """The keys of a grid in their order: those that an entry of ``also`` may hold."""
     also = resolve(schema).get("properties", {}).get("also")
-    return tuple(also["items"]["properties"]) if also else ()
+    names = also["items"]["properties"] if also else ()
+    return tuple(name for name in names if name != "implementations")
 
 
 def component(name: str) -> Schema:
