@@ -16,7 +16,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apexbench.config import Config, load, presets, strict_yaml
+from apexbench.components.names import implementation_names
+from apexbench.config import Config, grids, load, presets, strict_yaml
 from apexbench.config import schema as schemas
 from apexbench.errors import UserError
 
@@ -213,17 +214,51 @@ def test_transformer_cases_merge_recipes_per_model(project: Path) -> None:
     assert mine["recipes"] == ["tutorial"]
 
 
-def test_a_further_grid_may_name_its_own_implementations(project: Path) -> None:
-    text = (
-        "components: {layer_norm: {widths: [8], rows: [4], dtypes: [float32], directions: [forward], "
-        "also: [{widths: [16], implementations: [apex]}]}}"
-    )
+NARROWED = """
+components:
+  layer_norm:
+    {widths: [8], rows: [4], dtypes: [float32], directions: [forward], autocast: [false],
+     also: [{widths: [16], implementations: [apex]}, {widths: [32], implementations: [apex]},
+            {widths: [8, 32], implementations: [torch_eager]}]}
+"""
+
+
+def test_a_further_grid_names_its_own_implementations(project: Path) -> None:
     names = {"layer_norm": ["torch_eager", "apex"]}
-    first, second = given_yaml(project, text, implementations=names).cases("layer_norm")
-    assert "implementations" not in first
-    assert second["implementations"] == ["apex"]
-    with pytest.raises(UserError, match=r"also\[0\]\.implementations\[0\].*did you mean 'apex'"):
-        given_yaml(project, text.replace("[apex]", "[apx]"), implementations=names)
+    cases = given_yaml(project, NARROWED, implementations=names).cases("layer_norm")
+    found = {case["width"]: case.get("implementations") for case in cases}
+    # A case of the main grid keeps all; one of two further grids has the names of both.
+    assert found == {8: None, 16: ["apex"], 32: ["apex", "torch_eager"]}
+    message = sentence(project, NARROWED.replace("[apex]", "[apx]"), implementations=names)
+    assert message == (
+        "components.layer_norm.also[0].implementations[0] is 'apx', which is not an "
+        "implementation of layer_norm: did you mean 'apex'? (torch_eager, apex)."
+    )
+
+
+def test_a_further_grid_with_nothing_that_is_wanted_is_left_out(project: Path) -> None:
+    top = {"components": {"layer_norm": {"implementations": ["torch_eager"]}}}
+    config = given_yaml(project, NARROWED, overrides=top)
+    assert [case["width"] for case in config.cases("layer_norm")] == [8, 32]
+    # What a measuring job expands is what the config says.
+    settings = dict(config.components["layer_norm"], implementations=None)
+    axes = schemas.axes(schemas.component("layer_norm"))
+    assert grids.expand("x", settings, axes) == config.cases("layer_norm")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_names_implementations_that_exist(project: Path, name: str) -> None:
+    load(project, {"preset": name}, implementations=implementation_names())
+
+
+def test_full_compiles_the_step_of_two_models_only_and_fits_the_largest(project: Path) -> None:
+    cases = load(project, has_gpu=True).cases("optimizer")
+    compiled = [c for c in cases if "torch_compiled" in c.get("implementations", "torch_compiled")]
+    assert [(c["model"], c["dtype"], c["grad_scaler"]) for c in compiled] == [
+        ("linear60x512", "float32", False),
+        ("gpt2-124M", "float32", False),
+    ]
+    assert all(len(c["implementations"]) <= 6 for c in cases if c["model"] == "gpt2-1.5B")
 
 
 def test_an_empty_key_means_the_preset_s_value(project: Path) -> None:

@@ -85,6 +85,33 @@ def test_the_compiled_implementation_passes_parity_and_follows_the_rate() -> Non
     assert parity.passed, parity.checks
 
 
+def test_parity_is_checked_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    check = adamw_parity.check
+    monkeypatch.setattr(
+        adamw_parity, "check", lambda *args, **kwargs: calls.append(1) or check(*args, **kwargs)
+    )
+
+    def parity(name: str, **changes: object):
+        workload = component.workload({**CASE, **changes}, "cpu", 91)
+        return workload.check(workload.arm(component.implementations[name]))
+
+    first = parity("torch_fused")
+    assert parity("torch_fused", model="linear60x512") == first
+    assert len(calls) == 1
+    parity("torch_forloop")
+    parity("torch_fused", dtype="bfloat16")
+    parity("torch_fused", grad_scaler=True)
+    assert len(calls) == 4
+
+
+def test_a_case_s_own_implementations_narrow_those_wanted() -> None:
+    case = {**CASE, "implementations": ["apex", "torch_fused"]}
+    assert component.names(case, None) == ["torch_fused", "apex"]
+    assert component.names(case, ["torch_fused", "torch_default"]) == ["torch_fused"]
+    assert component.names(CASE, None) == list(component.implementations)
+
+
 def test_decay_left_at_a_librarys_default_fails_parity() -> None:
     workload = component.workload({**CASE, "dtype": "bfloat16"}, "cpu", 3)
     arm = workload.arm(component.implementations["torch_fused"])

@@ -17,7 +17,7 @@ corrections 1 - β^t may be taken in float32 with β itself in float32, which lo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -55,10 +55,15 @@ class Settings:
 
 @dataclass
 class Trajectory:
-    """The end of a run: parameters and their bounds, float64, one tensor per parameter."""
+    """The end of a run: parameters and their bounds, float64, every tensor's elements in a row."""
 
-    params: list[torch.Tensor]
-    bounds: list[torch.Tensor] = field(default_factory=list)
+    params: torch.Tensor
+    bounds: torch.Tensor
+
+
+def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The elements of all tensors in one vector: the formula looks at each alone."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 def adamw(
@@ -75,24 +80,19 @@ def adamw(
     """
     if fault is not None and fault not in FAULTS:
         raise ValueError(f"{fault!r} is no planted fault: {FAULTS}")
-    result = Trajectory([])
-    for place, start in enumerate(params):
-        own = [step[place].double() for step in gradients]
-        if fault == "dropped gradient" and place == len(params) - 1:
-            own[len(own) // 2] = torch.zeros_like(own[0])
-        end, bound = _one(start.double(), own, settings, dtype, fault)
-        result.params.append(end)
-        result.bounds.append(bound)
-    return result
+    steps = [flat(step).double() for step in gradients]
+    if fault == "dropped gradient":
+        steps[len(steps) // 2][-params[-1].numel() :] = 0
+    return _run(flat(params).double(), steps, settings, dtype, fault)
 
 
-def _one(
+def _run(
     p: torch.Tensor,
     gradients: Sequence[torch.Tensor],
     settings: Settings,
     dtype: torch.dtype,
     fault: str | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Trajectory:
     info = torch.finfo(dtype)
     u, least = info.eps / 2, info.smallest_normal * info.eps / 2
     beta1, beta2 = settings.betas
@@ -128,12 +128,9 @@ def _one(
         largest = torch.maximum(p.abs(), lr * update.abs())
         p = p - lr * decay * p - lr * update
         dp = dp + lr * d_update + 3 * (u * torch.maximum(largest, p.abs()) + least)
-    return p, dp
+    return Trajectory(p, dp)
 
 
-def displacement(ends: Sequence[torch.Tensor], truth: Trajectory) -> float:
+def displacement(ends: torch.Tensor, truth: Trajectory) -> float:
     """The most that any element lies from the reference, as a multiple of its bound."""
-    return max(
-        float(((end.double() - right).abs() / bound).max())
-        for end, right, bound in zip(ends, truth.params, truth.bounds, strict=True)
-    )
+    return float(((ends.double() - truth.params).abs() / truth.bounds).max())

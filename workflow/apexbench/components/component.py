@@ -65,7 +65,7 @@ class Component:
     torch_free: bool = False
 
     def names(self, case: Case, wanted: list[str] | None) -> list[str]:
-        """The implementations to measure in a case: those wanted, or all, or the case's own."""
+        """The implementations to measure in a case: all, or those both wanted and the case's."""
         own = case.get("implementations")
         return [
             name

@@ -32,8 +32,9 @@ def grids(settings: Mapping[str, Any], axes: Sequence[str]) -> Iterator[dict[str
 def expand(path: str, settings: Mapping[str, Any], axes: Sequence[str]) -> list[dict[str, Any]]:
     """The cases of a component's settings: plain dicts, no two alike, in the order of the axes.
 
-    Combinations that mean nothing (float32 under autocast, a GradScaler with bfloat16 parameters)
-    are left out. A further grid's own ``implementations`` stand in its cases. Raises UserError if nothing is left, or more than ``MAX_CASES``.
+    A further grid's own ``implementations`` stand in its cases; a case of several grids has those
+    of all. Combinations that mean nothing (float32 under autocast, a GradScaler with bfloat16
+    parameters) are left out. Raises UserError if nothing is left, or more than ``MAX_CASES``.
     """
     total = sum(
         math.prod(len(values) for values in grid.values()) for grid in grids(settings, axes)
@@ -41,19 +42,26 @@ def expand(path: str, settings: Mapping[str, Any], axes: Sequence[str]) -> list[
     if total > MAX_CASES:
         raise UserError(f"{path} asks for {total} cases but may have {MAX_CASES}: shorten a list.")
     cases: dict[tuple[Any, ...], dict[str, Any]] = {}
-    own = [None, *(part.get("implementations") for part in settings.get("also", ()))]
-    for grid, implementations in zip(grids(settings, axes), own, strict=True):
+    named = [None, *(part.get("implementations") for part in settings.get("also", ()))]
+    for grid, names in zip(grids(settings, axes), named, strict=True):
         for values in itertools.product(*grid.values()):
             case = {
                 SINGULAR.get(axis, axis): value for axis, value in zip(axes, values, strict=True)
             }
-            if implementations:
-                case["implementations"] = list(implementations)
             if _meaningful(case):
-                cases.setdefault(values, case)
+                own = {} if names is None else {"implementations": list(names)}
+                _join(cases.setdefault(values, {**case, **own}), names)
     if not cases:
         raise UserError(f"{path} has no case: {_why_empty(axes)}.")
     return list(cases.values())
+
+
+def _join(case: dict[str, Any], names: Sequence[str] | None) -> None:
+    """Let ``case`` be measured with ``names`` too, where None is all."""
+    if names is None:
+        case.pop("implementations", None)
+    elif "implementations" in case:
+        case["implementations"] = list(dict.fromkeys([*case["implementations"], *names]))
 
 
 def _meaningful(case: Mapping[str, Any]) -> bool:

@@ -45,6 +45,8 @@ def load(
     settings = layers.overlay(settings, user, schema)
     config = _config({**settings, "preset": preset, "device": device})
     _check_implementations(config, implementations)
+    narrowed = {name: _narrowed(entry) for name, entry in config.components.items()}
+    config = dataclasses.replace(config, components=narrowed)
     for component in config.components:
         config.cases(component)
     return dataclasses.replace(config, warnings=_warnings(config))
@@ -98,19 +100,37 @@ def _model(path: str, model: Any, names: Sequence[str], seen: dict[str, Any]) ->
 
 def _check_implementations(config: Config, known: Mapping[str, Sequence[str]] | None) -> None:
     for component, settings in config.components.items():
+        path = f"components.{component}"
+        holders = [(path, settings)]
+        for index, part in enumerate(settings.get("also", ())):
+            holders.append((f"{path}.also[{index}]", part))
+            if list(part) == ["implementations"]:
+                axes = ", ".join(schemas.axes(schemas.component(component)))
+                raise UserError(
+                    f"{path}.also[{index}] has implementations alone, so its cases are the main "
+                    f"grid's: add one of {axes}, or write {path}.implementations."
+                )
         if known is None or component not in known:
             continue
-        path = f"components.{component}"
-        lists = [(f"{path}.implementations", settings.get("implementations", ()))]
-        lists += [
-            (f"{path}.also[{index}].implementations", part.get("implementations", ()))
-            for index, part in enumerate(settings.get("also", ()))
-        ]
-        for place, names in lists:
-            for index, name in enumerate(names):
+        for where, holder in holders:
+            for index, name in enumerate(holder.get("implementations", ())):
                 if name not in known[component]:
                     noun = f"implementation of {component}"
-                    raise sentences.not_a(f"{place}[{index}]", name, noun, known[component])
+                    place = f"{where}.implementations[{index}]"
+                    raise sentences.not_a(place, name, noun, known[component])
+
+
+def _narrowed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A component's settings without the further grids that hold none of its implementations."""
+    wanted = settings.get("implementations")
+    result = dict(settings)
+    if wanted is not None and "also" in settings:
+        result["also"] = [
+            part
+            for part in settings["also"]
+            if not set(part.get("implementations", wanted)).isdisjoint(wanted)
+        ]
+    return result
 
 
 def _warnings(config: Config) -> tuple[str, ...]:

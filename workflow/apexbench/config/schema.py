@@ -52,10 +52,10 @@ def types(schema: Schema) -> tuple[str, ...]:
 
 
 def axes(schema: Schema) -> tuple[str, ...]:
-    """The keys of a grid in their order: those that an entry of ``also`` may hold."""
+    """The axes of a grid in their order: what an entry of ``also`` may hold, but no names."""
     also = resolve(schema).get("properties", {}).get("also")
-    names = also["items"]["properties"] if also else ()
-    return tuple(name for name in names if name != "implementations")
+    keys = also["items"]["properties"] if also else ()
+    return tuple(key for key in keys if key != "implementations")
 
 
 def component(name: str) -> Schema:
