@@ -434,8 +434,13 @@ def test_overrides_that_share_or_hold_themselves_are_refused_quickly(project: Pa
         ),
         (
             "components: {layer_norm: {also: [{}]}}",
-            "components.layer_norm.also[0] is {} but must have at least one of "
-            "implementations, rows, widths, dtypes, directions, autocast, affine.",
+            "components.layer_norm.also[0] is {} but must have at least one of rows, widths, "
+            "dtypes, directions, autocast, affine, implementations.",
+        ),
+        (
+            "components: {amp: {also: [{implementations: [apex]}]}}",
+            "components.amp.also[0] has implementations alone, so its cases are the main grid's: "
+            "add one of models, batches, or write components.amp.implementations.",
         ),
         (
             "components: {layer_norm: {autocast: [true], dtypes: [float32]}}",

@@ -129,23 +129,25 @@ def check(
         p.grad = torch.zeros_like(p)
     update = build(params)
     masters = _masters(update)
-    # One transfer a step: copying tensor by tensor to a GPU takes longer than all the rest.
     views = [p.grad for p in params if p.grad is not None]
     sizes = [p.numel() for p in params]
-    for lr, step in zip(SETTINGS.learning_rates, right.gradients, strict=True):
-        fresh = (reference.flat(step) * scale).to(device).split(sizes)
+    with _one_thread():
+        scaled = [reference.flat(step) * scale for step in right.gradients]
+    for lr, step in zip(SETTINGS.learning_rates, scaled, strict=True):
+        # One transfer a step: copying tensor by tensor to a GPU takes longer than all the rest.
+        fresh = step.to(device).split(sizes)
         torch._foreach_copy_(views, [g.view_as(p) for g, p in zip(fresh, params, strict=True)])
         update(lr)
     ends = reference.flat(params).cpu()
     kept = reference.flat(masters).cpu() if masters else None
     update.close()
-    checks = compare(ends, right)
-    if kept is not None:
-        checks.append(_bounded("master weights", kept, right.masters))
+    with _one_thread():
+        checks = compare(ends, right)
+        if kept is not None:
+            checks.append(_bounded("master weights", kept, right.masters))
     return Parity(all(entry.passed for entry in checks), FORMULA, checks, right.undetectable)
 
 
-@_one_thread()
 def compare(ends: torch.Tensor, right: Yardstick) -> list[Check]:
     """The checks of final parameters, without those of faults that the dtype hides."""
     checks = [_bounded("p", ends, right.truth)]

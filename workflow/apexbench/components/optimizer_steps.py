@@ -87,7 +87,7 @@ class Update:
     def _capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """Warm up and capture at lr 0, which moves no parameter; then forget what the state saw."""
         set_lr(self.optimizer, 0.0)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):
