@@ -508,8 +508,9 @@ def test_an_unknown_implementation_names_the_nearest(project: Path) -> None:
 
 def test_too_many_cases_are_refused_before_they_are_made(project: Path) -> None:
     numbers = list(range(1, 65))
-    text = json.dumps({"components": {"layer_norm": {"rows": numbers, "widths": numbers}}})
-    assert "asks for 16384 cases but may have 5000" in sentence(project, text)
+    axes = {"rows": numbers, "widths": numbers, "affine": [True, False], "directions": ["forward"]}
+    text = json.dumps({"components": {"layer_norm": {**axes, "dtypes": ["float32"]}}})
+    assert "asks for 8192 cases but may have 5000" in sentence(project, text)
 
 
 @pytest.mark.parametrize(
