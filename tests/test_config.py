@@ -177,9 +177,9 @@ def test_naming_an_axis_replaces_the_preset_s_further_grids(project: Path) -> No
     config = given_yaml(project, text)
     assert {case["width"] for case in config.cases("layer_norm")} == {4096}
     assert len(config.cases("layer_norm")) == 2
-    assert len(config.cases("rms_norm")) == 19
+    assert len(config.cases("rms_norm")) == 16
     kept = given_yaml(project, "preset: full\ncomponents: {layer_norm: {implementations: [a]}}")
-    assert len(kept.cases("layer_norm")) == 22
+    assert len(kept.cases("layer_norm")) == 18
     narrowed = load(project, {"components": {"layer_norm": {"widths": "[256, 512]"}}}, True)
     assert {case["width"] for case in narrowed.cases("layer_norm")} == {256, 512}
 
@@ -251,11 +251,10 @@ def test_a_preset_names_implementations_that_exist(project: Path, name: str) -> 
     load(project, {"preset": name}, implementations=implementation_names())
 
 
-def test_full_compiles_the_step_of_two_models_only_and_fits_the_largest(project: Path) -> None:
+def test_full_compiles_the_step_of_one_model_only_and_fits_the_largest(project: Path) -> None:
     cases = load(project, has_gpu=True).cases("optimizer")
     compiled = [c for c in cases if "torch_compiled" in c.get("implementations", "torch_compiled")]
     assert [(c["model"], c["dtype"], c["grad_scaler"]) for c in compiled] == [
-        ("linear60x512", "float32", False),
         ("gpt2-124M", "float32", False),
     ]
     assert all(len(c["implementations"]) <= 6 for c in cases if c["model"] == "gpt2-1.5B")
