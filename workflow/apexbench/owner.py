@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ def begin(plan: Plan) -> None:
     Ends the program with one sentence that names the holder if another run has the folder.
     """
     from apexbench import locks, processes
+    from apexbench.jobs.provenance import source_version
 
     try:
         RESULTS.mkdir(exist_ok=True)
@@ -37,6 +39,8 @@ def begin(plan: Plan) -> None:
     except UserError as error:
         sys.exit(f"apexbench: {error}")
     processes.announce_owner()
+    if source := source_version():
+        os.environ["APEXBENCH_SOURCE"] = source
     say(f"preset {plan.config.preset} on {plan.config.device}: {plan.why_device}")
     for warning in plan.config.warnings:
         say(warning)

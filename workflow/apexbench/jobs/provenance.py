@@ -35,7 +35,12 @@ def slug(name: str) -> str:
 
 
 def source_version() -> str | None:
-    """The git commit of this apexbench, with ``+changes`` where files differ from it; None without git."""
+    """The git commit of this apexbench, with ``+changes`` where files differ; None without git.
+
+    The Snakefile's process leaves it in APEXBENCH_SOURCE for containers, which have no git.
+    """
+    if known := os.environ.get("APEXBENCH_SOURCE"):
+        return known
     root = Path(apexbench.__file__).parents[2]
 
     def git(*words: str) -> str:
