@@ -27,7 +27,7 @@ def begin(plan: Plan) -> None:
     Ends the program with one sentence that names the holder if another run has the folder.
     """
     from apexbench import locks, processes
-    from apexbench.jobs.provenance import source_version
+    from apexbench.machine.source import source_version
 
     try:
         RESULTS.mkdir(exist_ok=True)

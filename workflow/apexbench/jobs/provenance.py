@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import socket
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -34,34 +33,13 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
 
 
-def source_version() -> str | None:
-    """The git commit of this apexbench, with ``+changes`` where files differ; None without git.
-
-    The Snakefile's process leaves it in APEXBENCH_SOURCE for containers, which have no git.
-    """
-    if known := os.environ.get("APEXBENCH_SOURCE"):
-        return known
-    root = Path(apexbench.__file__).parents[2]
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(root), *words]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-
-    try:
-        changes = git("status", "--porcelain", "--untracked-files=no", "--", "workflow")
-        return git("rev-parse", "HEAD") + ("+changes" if changes else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
 def provenance(request: Request, cache: Path, torch_free: bool = False) -> dict[str, Any]:
     """Machine, versions and Apex of this process; ``cache`` keeps what is slow to find out.
 
     Raises UserError where the device is not the one that the request was made for.
     """
     from apexbench.machine.host import cpu_model
+    from apexbench.machine.source import source_version
 
     values: dict[str, Any] = {
         "run": os.environ.get("APEXBENCH_RUN_ID", ""),
