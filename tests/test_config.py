@@ -415,8 +415,7 @@ def test_overrides_that_share_or_hold_themselves_are_refused_quickly(project: Pa
         ),
         (
             "components: {ceiling: {width: 1}}",
-            "components.ceiling.width is not a key of components.ceiling: components.ceiling has "
-            "none, remove it.",
+            "components.ceiling.width is not a key of components.ceiling: use one of enabled.",
         ),
         (
             "components: {layer_norm: {dtypes: [fp16, bfloat]}}",
