@@ -192,3 +192,11 @@ def test_a_folder_without_records_says_what_to_do(tmp_path: Path) -> None:
 def test_the_records_folder_itself_may_be_named(tmp_path: Path) -> None:
     factory.write_run(tmp_path, factory.amp())
     assert summary.summary(tmp_path / "records").equals(summary.summary(tmp_path))
+
+
+def test_a_cuda_graph_s_pool_counts_as_its_memory(tmp_path):
+    entries = factory.gpu_records()
+    cell = next(c for entry in entries for c in entry.cells if c.status == "ok")
+    cell.peak_memory_bytes, cell.details["graph_pool_bytes"] = 1000, 7000
+    table = summary.summary(factory.write_run(tmp_path, entries))
+    assert 8000 in set(table["peak_memory_bytes"].dropna())

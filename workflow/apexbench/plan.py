@@ -214,5 +214,8 @@ def load(root: Path, overrides: Mapping[str, Any]) -> Plan:
 
 
 def effective(plan: Plan) -> str:
-    """The effective config as JSON text, for results/config.json."""
-    return records.canonical({**plan.config.to_dict(), "hash": plan.config.hash()})
+    """The effective config as JSON text, with the run's indexes, for results/config.json."""
+    indexes = [str(Path(index).relative_to("results")) for index in plan.indexes]
+    return records.canonical(
+        {**plan.config.to_dict(), "hash": plan.config.hash(), "indexes": indexes}
+    )

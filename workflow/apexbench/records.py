@@ -82,7 +82,11 @@ class Quantity:
 
 @dataclass
 class Cell:
-    """One implementation in one case. ``status`` other than ``ok`` carries a reason and a remedy."""
+    """One implementation in one case; a ``status`` other than ``ok`` has a reason and a remedy.
+
+    ``peak_memory_bytes`` is the peak of one call above what was allocated before the arm was
+    built; the private pool of a CUDA graph comes on top (``details``: ``graph_pool_bytes``).
+    """
 
     implementation: str
     package: str
@@ -382,5 +386,14 @@ def read_index(path: Path) -> list[Record]:
 
 
 def indexes(folder: Path) -> Iterator[Path]:
-    """Every ``index.json`` under a run's ``records`` folder, in a stable order."""
-    yield from sorted((folder / "records").rglob("index.json"))
+    """The ``index.json`` of every job of a run, in a stable order.
+
+    ``config.json`` names them, so that what an earlier configuration left beside them is not
+    taken for this run's; without that file, all that lie under ``records``.
+    """
+    try:
+        named = load_json((folder / "config.json").read_text(encoding="utf-8"))["indexes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        yield from sorted((folder / "records").rglob("index.json"))
+    else:
+        yield from (path for name in named if (path := folder / name).is_file())

@@ -9,6 +9,7 @@ REFERENCE_REPORTS = [
 rule table:
     input:
         PLAN.indexes,
+        "results/config.json",
         sources=PLAN.tree("apexbench/report", "*.py"),
     output:
         "results/summary.csv",
@@ -24,6 +25,7 @@ rule table:
 rule figures:
     input:
         PLAN.indexes,
+        "results/config.json",
         "results/summary.csv",
         sources=PLAN.tree("apexbench/report", "*.py"),
     output:

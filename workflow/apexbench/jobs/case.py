@@ -128,7 +128,9 @@ def measure(
         quantity=quantity,
         confidence=context.settings.confidence,
         work=verdicts.bounded(
-            workload.work if workload is not None else None, context.timer.cache_bytes, context.device
+            workload.work if workload is not None else None,
+            context.timer.cache_bytes,
+            context.device,
         ),
         cells=list(running.cells.values()),
         comparisons=[],

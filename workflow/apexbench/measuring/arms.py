@@ -36,6 +36,9 @@ class Arm(ABC):
     max_calls: int | None = None
     """The most calls one window may hold; 1 where state has to be restored between calls."""
 
+    window_ns: int | None = None
+    """The shortest step_time window, where the sampler's own would hold too few calls."""
+
     def prepare(self, calls: int) -> None:
         """Get ready for ``calls`` calls, outside the window."""
 

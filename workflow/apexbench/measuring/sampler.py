@@ -145,14 +145,18 @@ class Sampler:
                     raise
         if not shortest:
             return [], dropped, {}
-        wanted = max(WINDOW_NS[quantity], TICKS * tick, NULL_WINDOWS * null)
+        floor = max(TICKS * tick, NULL_WINDOWS * null)
         most = MOST_CALLS
         if size := self.workload.buffer_bytes():
             most = min(most, max(1, BUFFER_LIMIT // size))
         # Device windows hold the same calls for every arm, so that their caches are equally cold.
-        least = min(shortest.values())
+        on_device, least = quantity == "device_time", min(shortest.values())
+        wanted = {
+            name: (None if on_device else self.arms[name].window_ns) or WINDOW_NS[quantity]
+            for name in shortest
+        }
         calls = {
-            name: math.ceil(wanted / (least if quantity == "device_time" else length))
+            name: math.ceil(max(wanted[name], floor) / (least if on_device else length))
             for name, length in shortest.items()
         }
         limits = {name: min(most, self.arms[name].max_calls or most) for name in shortest}

@@ -141,15 +141,18 @@ def _arm(name: str, group: list[Record]) -> Arm:
         remedy=next((cell.remedy for _, cell in cells if cell.remedy), None),
         kernels=shown.kernels,
         details=shown.details,
-        peak_memory_bytes=max(
-            (cell.peak_memory_bytes for _, cell in good if cell.peak_memory_bytes is not None),
-            default=None,
-        ),
+        peak_memory_bytes=max((_peak(cell) for _, cell in good), default=0) or None,
         parity_error=_parity_error(cell for _, cell in cells),
     )
     if good:
         _measure(arm, good)
     return arm
+
+
+def _peak(cell: Cell) -> int:
+    """Peak bytes of a cell, with the private pool that a CUDA graph keeps; 0 where not counted."""
+    pool = cell.details.get("graph_pool_bytes")
+    return (cell.peak_memory_bytes or 0) + (int(pool) if isinstance(pool, int) else 0)
 
 
 def _partly(cells: list[tuple[Record, Cell]], good: int) -> str:

@@ -138,8 +138,8 @@ def _missing(index: dict[str, Any], component: str, path: Path) -> list[Missing]
 def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
     """Read a run folder (``results/``, ``results/reference/<machine>/``, or its ``records/``).
 
-    ``expect`` are index files that should be there; one that is not is a missing case of its
-    component. Raises UserError when there is no index at all, and for the first file that is not
+    ``expect`` are the run's index files, by default those that ``records.indexes`` finds; one that
+    is not there is a missing case of its component. Raises UserError when there is no index at all, and for the first file that is not
     what it should be.
     """
     folder = run_folder(path)
@@ -153,8 +153,9 @@ def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
             if isinstance(value, int | float)
         },
     )
-    indexes = list(records.indexes(folder))
-    absent = [index for index in expect if not Path(index).is_file()]
+    expect = [Path(index) for index in expect]
+    indexes = [path for path in expect if path.is_file()] or list(records.indexes(folder))
+    absent = [index for index in expect if not index.is_file()]
     if not indexes and not absent:
         raise UserError(
             f"{folder / 'records'} holds no index.json: run `snakemake --cores 1` first, or name a "
@@ -169,7 +170,7 @@ def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
         evidence.components.append(component)
         evidence.job_seconds += _job_seconds(index, found)
     for index_path in absent:
-        lost = _absent(Path(index_path))
+        lost = _absent(index_path)
         evidence.missing.append(lost)
         evidence.components.append(lost.component)
     evidence.components = list(dict.fromkeys(evidence.components))

@@ -21,6 +21,7 @@ from apexbench.transformer.recipe import Recipe
 
 WARMUP_STEPS = 20
 CAPTURE_WARMUP = 3
+WINDOW_NS = 200_000_000
 DETAIL_CALLS = 25
 PARITY_SCALE = 2.0**10
 
@@ -70,6 +71,9 @@ class TrainingArm(Arm):
         )
         self.scaler = torch.amp.GradScaler(shared.device) if recipe.precision == "fp16" else None
         self.synchronises = self.scaler is not None
+        # One step between two synchronisations hides none of the host's work behind the device's,
+        # as training does: on a GPU a window holds several.
+        self.window_ns = WINDOW_NS if shared.device == "cuda" else None
         self.progress = Progress(shared.batches.seed)
         self._pending: list[tuple[Tensor, Tensor | None]] = []
         self._window: list[tuple[Tensor, float]] = []
