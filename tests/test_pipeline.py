@@ -10,12 +10,11 @@ import re
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
-from pipeline import Project, python_with_toy, toy_config
 
 from apexbench import records
+from pipeline import Project, python_with_toy, toy_config
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,9 @@ WORKFLOW = Path(__file__).parents[1] / "workflow"
 def job(**changes):
     given = {
         "command": ("measure", "layer_norm", "; touch x"),
-        "repository": Path("/home/ann/my bench (1)"),
-        "results": Path("/home/ann/my bench (1)/results"),
-        "scratch": Path("/home/ann/my bench (1)/results/.cache"),
+        "repository": Path("/srv/ann/my bench (1)"),
+        "results": Path("/srv/ann/my bench (1)/results"),
+        "scratch": Path("/srv/ann/my bench (1)/results/.cache"),
         "name": "apexbench-run-measure",
         "image": "sha256:abc",
         "environment": {"PATH": "/bin", "HF_TOKEN": "secret", "TERM": "xterm"},
@@ -57,10 +57,10 @@ def test_docker_and_podman_close_what_is_not_needed(runtime):
     ):
         assert word in argv
     assert values(argv, "--mount") == [
-        "type=bind,src=/home/ann/my bench (1),dst=/home/ann/my bench (1),readonly",
-        "type=bind,src=/home/ann/my bench (1)/results,dst=/home/ann/my bench (1)/results",
-        "type=bind,src=/home/ann/my bench (1)/results/.cache,"
-        "dst=/home/ann/my bench (1)/results/.cache",
+        "type=bind,src=/srv/ann/my bench (1),dst=/srv/ann/my bench (1),readonly",
+        "type=bind,src=/srv/ann/my bench (1)/results,dst=/srv/ann/my bench (1)/results",
+        "type=bind,src=/srv/ann/my bench (1)/results/.cache,"
+        "dst=/srv/ann/my bench (1)/results/.cache",
     ]
     image = argv.index("sha256:abc")
     assert argv[image - 1] == "--entrypoint=python3"
@@ -112,7 +112,7 @@ def test_apptainer_passes_values_with_commas_and_hides_the_host():
     image = argv.index("/images/a b.sif")
     assert argv[image + 1 : image + 6] == [
         "env",
-        "HOME=/home/ann/my bench (1)/results/.cache/apptainer/home",
+        "HOME=/srv/ann/my bench (1)/results/.cache/apptainer/home",
         "python3",
         "-P",
         "-m",
@@ -128,7 +128,7 @@ def test_a_comma_in_the_path_stays_one_mount_field(runtime):
 def test_native_ignores_hostile_python_variables(tmp_path):
     host = {"PYTHONPATH": "/evil", "PYTHONSTARTUP": "/evil.py", "HOME": "/nowhere", "HF_TOKEN": "t"}
     env = Native().environment(job(environment=host, scratch=tmp_path))
-    assert env["PYTHONPATH"] == "/home/ann/my bench (1)/workflow"
+    assert env["PYTHONPATH"] == "/srv/ann/my bench (1)/workflow"
     assert "PYTHONSTARTUP" not in env
     assert env["HOME"] == str(tmp_path / "native" / "home")
     assert env["HF_TOKEN"] == "t"
@@ -151,7 +151,7 @@ def test_what_enters_a_container():
         "CUDA_HOME": "/usr/local/cuda",
         "CUDA_VISIBLE_DEVICES": "0",
         "AWS_SECRET_ACCESS_KEY": "x",
-        "https_proxy": "http://u:p@h",
+        "https_proxy": "http://proxy.example:3128",
         "LD_PRELOAD": "/evil.so",
     }
     assert set(passed_on(host)) == {"NCCL_DEBUG", "SLURM_JOB_ID", "APEXBENCH_RUN_ID"}

@@ -1,4 +1,4 @@
-"""A tiny component without torch, for tests of faults, kills and clusters; an installed plug-in would do the same."""
+"""A tiny component without torch, as an installed plug-in would bring it: for tests of faults."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def doctor(
     add_help_option=False,
 )
 def execute(context: typer.Context) -> None:
-    """Run another command in the runtime (native, docker, podman, apptainer), holding the device's lock."""
+    """Run a command in its runtime (native, docker, podman, apptainer), with the device locked."""
     from apexbench import execute as module
 
     raise typer.Exit(module.main(context.args))

@@ -62,7 +62,7 @@ class Holder:
         return cls(os.getpid(), user, os.uname().nodename, command, cwd, since)
 
     def __str__(self) -> str:
-        """One phrase: "pid 123 (user ann) in /home/ann/apexbench since 12:03"."""
+        """One phrase: "pid 123 (user ann) in /srv/ann/apexbench since 12:03"."""
         here = self.host == os.uname().nodename
         today = self.since.startswith(datetime.now().astimezone().date().isoformat())
         since = self.since[11:16] if today else self.since[:16].replace("T", " ")

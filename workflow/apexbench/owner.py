@@ -34,7 +34,8 @@ def begin(plan: Plan) -> None:
         _held.append(locks.run_lock(RESULTS))
     except OSError as error:
         sys.exit(
-            f"apexbench: {RESULTS.absolute()} cannot be written ({error.strerror}): make it writable."
+            f"apexbench: {RESULTS.absolute()} cannot be written ({error.strerror}): "
+            "make it writable."
         )
     except UserError as error:
         sys.exit(f"apexbench: {error}")
@@ -66,7 +67,8 @@ def say_apex() -> None:
 def fail(plan: Plan, log: Any) -> None:
     """After a lost job: a partial report whose missing cells say which job and log."""
     say(
-        f"some jobs were lost; what is measured stays, and the same command resumes. Snakemake's log: {log}"
+        "some jobs were lost; what is measured stays, and the same command resumes. "
+        f"Snakemake's log: {log}"
     )
     if not any(Path(index).exists() for index in plan.indexes):
         return

@@ -18,7 +18,7 @@ from apexbench.measuring.arms import Workload
 Case = Mapping[str, Any]
 Missing = tuple[str, str | None]
 Requirement = Callable[[str], Missing | None]
-"""``requirement(device)`` is None when met, else (reason, remedy); device is ``cpu`` or ``cuda``."""
+"""``requirement(device)``, device ``cpu`` or ``cuda``: None when met, else (reason, remedy)."""
 
 ROLES = ("default", "eager", "compiled", None)
 
@@ -81,7 +81,7 @@ class Component:
         requires: tuple[Requirement, ...] = (),
         kernel: str | None = None,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Register the decorated function as an implementation; ValueError if it is misdescribed."""
+        """Register the decorated function; ValueError if it is misdescribed."""
         if role not in ROLES:
             raise ValueError(f"role is {role!r} but must be one of {ROLES}")
 

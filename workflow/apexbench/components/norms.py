@@ -139,7 +139,7 @@ class NormWorkload(Workload):
         return NormArm(implementation.build(self.case), self)
 
     def check(self, arm: Arm) -> Parity:
-        """y, dx, dweight and dbias of the full size against the float64 reference, in row chunks."""
+        """y, dx, dweight, dbias of the full size against the float64 reference, by row chunks."""
         assert isinstance(arm, NormArm)
         kept, self.buffers = self.buffers, [self._buffers(self.case["rows"])]
         try:
@@ -179,7 +179,7 @@ class NormWorkload(Workload):
         )
 
     def _gradient_dtype(self, inner: torch.dtype) -> torch.dtype:
-        """Under autocast an implementation may work in the autocast dtype and cast gradients back."""
+        """Under autocast an implementation may work in that dtype and cast gradients back."""
         return self.dtype if self.autocast else inner
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What an implementation needs of the machine: each returns None when met, else (reason, remedy)."""
+"""What an implementation needs of the machine: None when met, else (reason, remedy)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cuda(device: str) -> Missing | None:
 
 
 def apex(module: str) -> Requirement:
-    """NVIDIA Apex with the compiled extension ``module`` (``amp_C``, ``fused_layer_norm_cuda`` …)."""
+    """NVIDIA Apex with the compiled extension ``module``, such as ``amp_C``."""
 
     def requirement(device: str) -> Missing | None:
         if (unmet := cuda(device)) is not None:

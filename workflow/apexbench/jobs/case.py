@@ -1,4 +1,4 @@
-"""One case, whole: build every arm, check parity, sample them together, write down what came out."""
+"""One case, whole: build every arm, check parity, sample them together, say what came out."""
 
 from __future__ import annotations
 

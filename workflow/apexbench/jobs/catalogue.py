@@ -22,6 +22,7 @@ def find(name: str) -> Component:
             if entry.name == name:
                 return entry.load()
         raise UserError(
-            f"'{name}' is not a component: write one of {', '.join([*component_files(), 'transformer'])}."
+            f"'{name}' is not a component: write one of "
+            f"{', '.join([*component_files(), 'transformer'])}."
         )
     return module.component

@@ -1,4 +1,4 @@
-"""Progress that a person can follow: component, case, n of m, time left; on stderr and in the log."""
+"""Progress that a person can follow: component, case, n of m, time left; on stderr and logged."""
 
 from __future__ import annotations
 
@@ -58,6 +58,5 @@ class Progress:
 
     def finish(self, measured: int, total: int) -> None:
         """Say what was done."""
-        self._say(
-            f"done, {measured} measured, {total - measured} kept, {span(time.monotonic() - self._begin)}"
-        )
+        took = span(time.monotonic() - self._begin)
+        self._say(f"done, {measured} measured, {total - measured} kept, {took}")

@@ -80,15 +80,15 @@ def _gpu(request: Request) -> dict[str, Any]:
     visible = gpu.visible_gpus()
     if not visible:
         raise UserError(
-            "device is 'cuda' but this process sees no NVIDIA GPU: set device: cpu in config.yaml, or run "
-            "where nvidia-smi lists one."
+            "device is 'cuda' but this process sees no NVIDIA GPU: set device: cpu in config.yaml, "
+            "or run where nvidia-smi lists one."
         )
     first = visible[0]
     wanted = request.gpu_model or request.environment.get("gpus")
     if wanted and first.name not in str(wanted):
         raise UserError(
-            f"the run was planned for {wanted} but this process has {first.name}: state the GPU model in the "
-            "profile, or run the same command again here."
+            f"the run was planned for {wanted} but this process has {first.name}: state the GPU "
+            "model in the profile, or run the same command again here."
         )
     return {"device_name": first.name, "gpu_uuid": first.uuid, "driver": gpu.driver_version()}
 

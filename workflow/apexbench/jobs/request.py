@@ -1,4 +1,4 @@
-"""What a measuring job is asked: one component, its cases, and everything a record's key depends on."""
+"""What a measuring job is asked: a component, its cases, all that a record's key depends on."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Request:
             return cls(**value)
         except (ValueError, TypeError, KeyError) as error:
             raise UserError(
-                f"the request of this measuring job is not valid ({error}): it is written by the Snakefile."
+                f"the request of this measuring job is not valid ({error}): it is written by the "
+                "Snakefile."
             ) from error
 
     def text(self) -> str:

@@ -10,7 +10,7 @@ from apexbench.errors import UserError
 
 
 def clear(results: Path, statuses: str) -> str:
-    """Delete the records with a cell of one of ``statuses`` (separated by commas) and their indexes.
+    """Delete the records with a cell of one of ``statuses`` (comma-separated) and their indexes.
 
     Raises UserError for a status that does not exist. Returns one sentence that says what was done.
     """

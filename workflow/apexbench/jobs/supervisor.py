@@ -92,7 +92,8 @@ def _find_done(job: Job, tasks: list[Task]) -> None:
             record = records.read(path)
             if record.key != task.key or record.component != job.request.component:
                 raise UserError(
-                    f"{path} holds another record than its name says: delete that file and run the same command again."
+                    f"{path} holds another record than its name says: delete that file and run the "
+                    "same command again."
                 )
             job.done[task.key] = path.name
 
@@ -110,8 +111,8 @@ def _measure(job: Job, tasks: list[Task], progress: Progress) -> None:
         idle = idle + 1 if before == after else 0
         if idle >= MOST_RESTARTS_WITHOUT_PROGRESS or (key is None and status != 0 and idle):
             raise UserError(
-                f"the measuring process of {job.request.component} ends before it measures anything "
-                f"({_ending(status)}): read {job.log}"
+                f"the measuring process of {job.request.component} ends before it measures "
+                f"anything ({_ending(status)}): read {job.log}"
             )
 
 
@@ -201,7 +202,7 @@ def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progre
 
 
 def _events(handle: int, child: subprocess.Popen[bytes], beat: Beat) -> Iterator[dict[str, Any]]:
-    """Events of the child until it closes its end; a ``hung`` event when the heartbeat stands still."""
+    """Events of the child until it closes its end; ``hung`` when the heartbeat stands still."""
     buffer, last, since = b"", -1, time.monotonic()
     while True:
         ready, _, _ = select.select([handle], [], [], 1.0)

@@ -134,7 +134,7 @@ def _torch() -> dict[str, Any]:
         import torch
     except Exception as error:
         return {"error": f"torch cannot be imported: {error}"}
-    nccl = _tell(lambda: torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+    nccl = _tell(lambda: torch.cuda.nccl.version())
     described: dict[str, Any] = {
         "version": str(torch.__version__),
         "git": torch.version.git_version,

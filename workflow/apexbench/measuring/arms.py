@@ -1,4 +1,4 @@
-"""What the sampler measures: a workload (one case on one device) and its arms (one per implementation)."""
+"""What the sampler measures: a workload (one case on one device) and its arms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Arm(ABC):
     """
 
     synchronises: bool = False
-    """True if a call waits for the device (a GradScaler's inf check): such an arm has only step_time."""
+    """Whether a call waits for the device (a GradScaler's inf check): no device_time then."""
 
     max_calls: int | None = None
     """The most calls one window may hold; 1 where state has to be restored between calls."""
@@ -60,19 +60,19 @@ class Workload(ABC):
     """What is measured, the quantity of the verdict first: device_time, step_time."""
 
     cold_cache: bool = True
-    """Whether the cache is made cold before each window (off where a call moves many times its size)."""
+    """Whether the cache is made cold before each window."""
 
     interleaved: bool = True
     """Whether arms take turns; False where each is measured alone, sustained (ceilings)."""
 
     alive: Callable[[], None] = staticmethod(lambda: None)
-    """Called by long work outside windows (training on to the end) so that it does not count as hung."""
+    """Called by long work outside windows (training on), so that it does not count as hung."""
 
     work: Work
 
     @abstractmethod
     def arm(self, implementation: Any) -> Arm:
-        """Build the arm of one ``Implementation``; raises Unsupported where it cannot do this case."""
+        """Build the arm of one ``Implementation``; Unsupported where it cannot do this case."""
 
     @abstractmethod
     def check(self, arm: Arm) -> Parity:
@@ -83,7 +83,7 @@ class Workload(ABC):
         return 0
 
     def allocate(self, calls: int) -> None:
-        """(Re)allocate the shared input buffers for windows of up to ``calls`` calls; once per block."""
+        """(Re)allocate the shared buffers for windows of up to ``calls`` calls; once a block."""
 
     def details(self, arm: Arm) -> dict[str, Any]:
         """Facts beside the times (losses, scale, skipped steps), JSON values, after sampling."""

@@ -27,7 +27,7 @@ class Beat:
     def write(
         self, phase: str, implementation: str | None = None, limit: float | None = None
     ) -> None:
-        """Say what begins now; ``limit`` is how many seconds it may take before it counts as hung."""
+        """Say what begins now; ``limit`` is the seconds after which it counts as hung."""
         self._count += 1
         text = json.dumps([self._count, phase, implementation, limit]).encode()
         self._map[:SIZE] = text[: SIZE - 1].ljust(SIZE, b" ")

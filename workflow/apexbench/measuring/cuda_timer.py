@@ -1,8 +1,9 @@
-"""Windows on a CUDA device: events behind a holding kernel, or wall time between synchronisations."""
+"""Windows on a CUDA device: events behind a holding kernel, or synchronised wall time."""
 
 from __future__ import annotations
 
 import time
+from typing import ClassVar
 
 import torch
 
@@ -19,7 +20,7 @@ class CudaTimer(Timer):
     """
 
     device = "cuda"
-    names = {"device_time": "cuda_event", "step_time": "perf_counter_ns"}
+    names: ClassVar = {"device_time": "cuda_event", "step_time": "perf_counter_ns"}
 
     def __init__(self) -> None:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())

@@ -27,7 +27,7 @@ BUFFER_LIMIT = 4 * 2**30
 
 @dataclass
 class Settings:
-    """How long and how sure: seconds a case, rounds of the pilot, confidence, retries of a block."""
+    """How long and how sure: seconds a case, pilot rounds, confidence, retries of a block."""
 
     case_seconds: float = 3.0
     pilot_rounds: int = 30
@@ -38,7 +38,7 @@ class Settings:
 
 @dataclass
 class Samples:
-    """Windows of one quantity: ``times[arm][round]`` in ns per window, and the block of each round."""
+    """Windows of one quantity: ``times[arm][round]`` in ns, and the block of each round."""
 
     quantity: str
     calls: dict[str, int]
@@ -177,7 +177,8 @@ class Sampler:
         """
         result = Samples(
             samples.quantity, dict(samples.calls), {name: [] for name in live}, [], 0, "target",
-            samples.tick_ns, samples.null_window_ns, {name: [] for name in live}, dropped=samples.dropped,
+            samples.tick_ns, samples.null_window_ns, {name: [] for name in live},
+            dropped=samples.dropped,
         )  # fmt: skip
         retries = self.settings.retries
         for block in dict.fromkeys(labels):

@@ -62,7 +62,7 @@ def trimmed_t(values: ArrayLike, confidence: float) -> Interval:
     A tenth is trimmed from each end (at least one value from ten values on); the standard error is
     s_w / ((1 - 2g/n) sqrt(n)) with the winsorised standard deviation s_w and n - 2g - 1 degrees of
     freedom. Where neighbours resemble each other it grows by sqrt((1 + r) / (1 - r)), r the lag-one
-    autocorrelation (the variance of the mean of an AR(1) series). Raises ValueError below two values.
+    autocorrelation (the variance of the mean of an AR(1) series). Raises ValueError below two.
     """
     series = np.asarray(values, dtype=np.float64)
     ordered = np.sort(series)

@@ -9,9 +9,11 @@ returns, the host was too slow (or the arm synchronised) and the sample is refus
 
 from __future__ import annotations
 
+import itertools
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,7 +29,7 @@ class HostBound(Exception):
 class Timer(ABC):
     """Measures windows of one device; all times are integer nanoseconds."""
 
-    names: dict[str, str]
+    names: ClassVar[dict[str, str]]
     device: str
     cache_bytes: int
     flush_bytes: int
@@ -64,7 +66,7 @@ class Null(Arm):
 def tick_and_median(windows: list[int]) -> tuple[int, int]:
     """The least step between distinct windows, and their median, in ns."""
     distinct = sorted(set(windows))
-    steps = [after - before for before, after in zip(distinct, distinct[1:], strict=False)]
+    steps = [after - before for before, after in itertools.pairwise(distinct)]
     return max(1, min(steps, default=1)), sorted(windows)[len(windows) // 2]
 
 
@@ -72,7 +74,7 @@ class CpuTimer(Timer):
     """perf_counter_ns around the calls; the last-level cache is read over before the window."""
 
     device = "cpu"
-    names = {"device_time": "perf_counter_ns", "step_time": "perf_counter_ns"}
+    names: ClassVar = {"device_time": "perf_counter_ns", "step_time": "perf_counter_ns"}
 
     def __init__(self) -> None:
         self.cache_bytes = last_level_cache()

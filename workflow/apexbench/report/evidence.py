@@ -139,8 +139,8 @@ def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
     """Read a run folder (``results/``, ``results/reference/<machine>/``, or its ``records/``).
 
     ``expect`` are the run's index files, by default those that ``records.indexes`` finds; one that
-    is not there is a missing case of its component. Raises UserError when there is no index at all, and for the first file that is not
-    what it should be.
+    is not there is a missing case of its component. Raises UserError when there is no index at all,
+    and for the first file that is not what it should be.
     """
     folder = run_folder(path)
     evidence = Evidence(

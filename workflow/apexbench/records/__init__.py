@@ -1,0 +1,66 @@
+"""The JSON record: one case with all its implementations, as measured in one process.
+
+A record is written once, atomically, and validated against ``workflow/schemas/record.schema.json``
+when it is written and when it is read. Times are integer nanoseconds in the raw samples and
+nanoseconds per call in the summaries. Everything the report says is computed from records.
+"""
+
+from apexbench.records.model import (
+    BASELINES,
+    QUANTITIES,
+    SCHEMA_VERSION,
+    STATUSES,
+    VERDICTS,
+    Cell,
+    Check,
+    Comparison,
+    Parity,
+    Quantity,
+    Record,
+    Work,
+)
+from apexbench.records.store import (
+    SCHEMA_PATH,
+    dump,
+    indexes,
+    parse,
+    read,
+    read_index,
+    write,
+)
+from apexbench.records.text import (
+    canonical,
+    digest,
+    file_name,
+    load_json,
+    source_digest,
+    write_text_atomically,
+)
+
+__all__ = [
+    "BASELINES",
+    "QUANTITIES",
+    "SCHEMA_PATH",
+    "SCHEMA_VERSION",
+    "STATUSES",
+    "VERDICTS",
+    "Cell",
+    "Check",
+    "Comparison",
+    "Parity",
+    "Quantity",
+    "Record",
+    "Work",
+    "canonical",
+    "digest",
+    "dump",
+    "file_name",
+    "indexes",
+    "load_json",
+    "parse",
+    "read",
+    "read_index",
+    "source_digest",
+    "write",
+    "write_text_atomically",
+]

@@ -1,0 +1,172 @@
+"""Records on disk: validated when they are written and when they are read."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from apexbench.errors import UserError
+from apexbench.records.model import (
+    SCHEMA_VERSION,
+    Cell,
+    Check,
+    Comparison,
+    Parity,
+    Quantity,
+    Record,
+    Work,
+)
+from apexbench.records.text import file_name, load_json, write_text_atomically
+
+SCHEMA_PATH = Path(__file__).parents[2] / "schemas" / "record.schema.json"
+
+
+@functools.cache
+def _validator() -> Any:
+    import fastjsonschema
+
+    return fastjsonschema.compile(json.loads(SCHEMA_PATH.read_text()))
+
+
+def dump(record: Record) -> str:
+    """The record as JSON text, validated. Raises ValueError if it breaks the schema."""
+    import fastjsonschema
+
+    value = asdict(record)
+    try:
+        _validator()(value)
+    except fastjsonschema.JsonSchemaValueException as error:
+        raise ValueError(f"this record is not valid: {error.message}") from error
+    _check_consistency(value)
+    return json.dumps(value, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _check_consistency(value: dict[str, Any]) -> None:
+    names = [cell["implementation"] for cell in value["cells"]]
+    if len(set(names)) != len(names):
+        raise ValueError("an implementation stands in it twice")
+    for cell in value["cells"]:
+        if cell["status"] == "ok" and not cell["quantities"] and not cell["details"]:
+            raise ValueError(f"'{cell['implementation']}' is ok but holds no measurement")
+        if cell["status"] != "ok" and not cell["reason"]:
+            raise ValueError(f"'{cell['implementation']}' is {cell['status']} but gives no reason")
+        if cell["parity"] is not None:
+            passed = all(Check(**check).passed for check in cell["parity"]["checks"])
+            if cell["parity"]["passed"] and not passed:
+                raise ValueError(f"'{cell['implementation']}' passed parity against its own checks")
+        for name, quantity in cell["quantities"].items():
+            if not quantity["low"] <= quantity["value"] <= quantity["high"]:
+                raise ValueError(f"'{cell['implementation']}' {name} lies outside its interval")
+    for comparison in value["comparisons"]:
+        if not comparison["low"] <= comparison["ratio"] <= comparison["high"]:
+            raise ValueError(
+                f"a ratio of '{comparison['implementation']}' lies outside its interval"
+            )
+        if unknown := {comparison["implementation"], *comparison["members"]} - set(names):
+            raise ValueError(f"a comparison names '{unknown.pop()}', which it does not hold")
+
+
+def write(record: Record, folder: Path) -> Path:
+    """Validate and write a record into ``folder`` atomically; returns its path."""
+    path = folder / file_name(record.case, record.key)
+    write_text_atomically(path, dump(record))
+    return path
+
+
+def parse(text: str, path: Path) -> Record:
+    """A record from JSON text.
+
+    Raises UserError, naming ``path`` and what to do, for anything that is not a whole record of
+    this schema version: truncated, empty, foreign, another version, NaN, duplicate keys.
+    """
+    import fastjsonschema
+
+    remedy = "delete that file and run the same command again; no other record is touched."
+    try:
+        value = load_json(text)
+    except (ValueError, RecursionError) as error:
+        cause = "it is empty" if not text.strip() else str(error).split(": line")[0]
+        raise UserError(f"{path} is not a valid record ({cause}): {remedy}") from error
+    if not isinstance(value, dict) or "schema_version" not in value:
+        raise UserError(f"{path} is not an apexbench record: {remedy}")
+    if value["schema_version"] != SCHEMA_VERSION:
+        raise UserError(
+            f"{path} has schema version {value['schema_version']!r} and this apexbench reads "
+            f"version {SCHEMA_VERSION}: {remedy}"
+        )
+    try:
+        _validator()(value)
+        _check_consistency(value)
+    except fastjsonschema.JsonSchemaValueException as error:
+        raise UserError(f"{path} is not a valid record ({error.message}): {remedy}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not a valid record ({error}): {remedy}") from error
+    return _from_dict(value)
+
+
+def _from_dict(value: dict[str, Any]) -> Record:
+    cells = []
+    for cell in value["cells"]:
+        parity = cell["parity"]
+        if parity is not None:
+            parity = Parity(**{**parity, "checks": [Check(**check) for check in parity["checks"]]})
+        quantities = {name: Quantity(**entry) for name, entry in cell["quantities"].items()}
+        cells.append(Cell(**{**cell, "parity": parity, "quantities": quantities}))
+    return Record(
+        **{
+            **value,
+            "work": Work(**value["work"]),
+            "cells": cells,
+            "comparisons": [Comparison(**entry) for entry in value["comparisons"]],
+        }
+    )
+
+
+def read(path: Path) -> Record:
+    """Read one record strictly; UserError as in :func:`parse`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not a valid record (it is not UTF-8): delete that file and run the same "
+            "command again; no other record is touched."
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}): restore it or delete it."
+        ) from error
+    return parse(text, path)
+
+
+def read_index(path: Path) -> list[Record]:
+    """The records that ``records/<component>/index.json`` names, in its order."""
+    try:
+        index = load_json(path.read_text(encoding="utf-8"))
+        names = [entry["file"] for entry in index["records"]]
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}): run the pipeline first."
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is not a valid index: delete it and run the same command again."
+        ) from error
+    return [read(path.parent / Path(name).name) for name in names]
+
+
+def indexes(folder: Path) -> Iterator[Path]:
+    """The ``index.json`` of every job of a run, in a stable order.
+
+    ``config.json`` names them, so that what an earlier configuration left beside them is not
+    taken for this run's; without that file, all that lie under ``records``.
+    """
+    try:
+        named = load_json((folder / "config.json").read_text(encoding="utf-8"))["indexes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        yield from sorted((folder / "records").rglob("index.json"))
+    else:
+        yield from (path for name in named if (path := folder / name).is_file())
