@@ -182,3 +182,19 @@ def test_the_description_is_json_and_tells_no_secrets(monkeypatch):
     assert "secret" not in text.lower()
     assert described["torch"].get("version") or described["torch"]["error"]
     assert described["host"]["cpu"]
+
+
+def test_a_description_does_not_say_where_the_user_keeps_the_repository() -> None:
+    root = Path("/srv/someone/apexbench")
+    told = {"TRITON_CACHE_DIR": f"{root}/results/.cache/triton", "list": [f"{root}"], "n": 1}
+    assert describe.portable(told, root) == {
+        "TRITON_CACHE_DIR": "./results/.cache/triton",
+        "list": ["."],
+        "n": 1,
+    }
+
+
+def test_the_description_names_no_folder_of_the_repository(monkeypatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(describe.REPOSITORY / "results" / ".cache"))
+    told = describe.describe()["environment_variables"]
+    assert told["TRITON_CACHE_DIR"] == "./results/.cache"

@@ -7,6 +7,7 @@ import platform
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import apexbench
@@ -16,6 +17,8 @@ from apexbench.machine.apex import apex_status
 from apexbench.machine.apex_proof import after_proof, apex_proof
 from apexbench.machine.environment import PACKAGES, device_choice
 from apexbench.machine.install import package_version
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 # Only what changes a measurement: the environment may hold secrets.
 ENVIRONMENT_VARIABLES = re.compile(
@@ -72,11 +75,22 @@ def describe() -> dict[str, Any]:
             **host.surroundings(),
         },
         "environment_variables": {
-            name: value
+            name: portable(value, REPOSITORY)
             for name, value in sorted(os.environ.items())
             if ENVIRONMENT_VARIABLES.fullmatch(name)
         },
     }
+
+
+def portable(value: Any, root: Path) -> Any:
+    """``value`` with the folder ``root`` written as ``.``: where a user keeps it is theirs."""
+    if isinstance(value, str):
+        return value.replace(str(root), ".")
+    if isinstance(value, dict):
+        return {name: portable(entry, root) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [portable(entry, root) for entry in value]
+    return value
 
 
 def _device() -> dict[str, str | None]:
