@@ -10,10 +10,10 @@ import shutil
 import time
 
 import pytest
-from pipeline import Project
 
 from apexbench import records
 from apexbench.machine.toolchain import cxx_compiler
+from pipeline import Project
 
 SECONDS = 180
 QUIET = "preset: quick\ndevice: cpu\nreport: {reference: false}\n"

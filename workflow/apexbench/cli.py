@@ -142,6 +142,19 @@ def reference(
     print(keep(results, out))
 
 
+@app.command(hidden=True)
+def readme(
+    records: Annotated[Path, typer.Option(help="The reference to show.")] = Path(
+        "results/reference/nvidia-h200"
+    ),
+    out: Annotated[Path, typer.Option(help="The file with the two markers.")] = Path("README.md"),
+) -> None:
+    """Rewrite the README's part that is generated from a reference run."""
+    from apexbench.report.readme import update
+
+    update(out, records)
+
+
 @app.command()
 def retry(
     status: Annotated[str, typer.Option(help="Statuses to clear, separated by commas.")],

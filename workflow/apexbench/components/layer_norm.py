@@ -64,7 +64,7 @@ def torch_eager(case: Case) -> Norm:
     return lambda x, weight, bias: F.layer_norm(x, shape, weight, bias, EPS)
 
 
-@component.implementation(role="compiled", requires=(requirements.compiler,))
+@component.implementation(role="compiled", requires=(requirements.compiler,), kernel="triton_")
 def torch_compiled(case: Case) -> Norm:
     """torch.compile of torch.nn.functional.layer_norm, static shapes."""
     return torch.compile(torch_eager(case), dynamic=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any, ClassVar
 
 import torch
@@ -99,9 +98,6 @@ class OptimizerWorkload(Workload):
             )
         if case["dtype"] not in DTYPES:
             raise UserError(f"optimizer case has dtype '{case['dtype']}': use {', '.join(DTYPES)}.")
-        # Compiled steps share one code object, and what earlier cases compiled fills its limit.
-        if "torch._dynamo" in sys.modules:
-            torch._dynamo.reset()
         self.case = case
         self.device = device
         self.dtype = getattr(torch, case["dtype"])

@@ -69,7 +69,7 @@ def formula(case: Case) -> Norm:
     return norm
 
 
-@component.implementation(role="compiled", requires=(requirements.compiler,))
+@component.implementation(role="compiled", requires=(requirements.compiler,), kernel="triton_")
 def torch_compiled(case: Case) -> Norm:
     """torch.compile of torch.nn.functional.rms_norm, static shapes."""
     return torch.compile(torch_eager(case), dynamic=False)

@@ -200,6 +200,7 @@ def _workload(
 ) -> Workload | None:
     """The case's shared inputs; if they cannot be had, every cell says why."""
     context.beat.write("inputs", None, context.limit_seconds)
+    evidence.forget_compiled()
     try:
         workload = component.workload(case, context.device, context.seed + context.process)
         workload.alive = lambda: context.beat.write("details", None, context.limit_seconds)

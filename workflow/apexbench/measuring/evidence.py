@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 
 from apexbench.measuring.arms import Arm
@@ -64,6 +65,14 @@ def peak_memory(arm: Arm, timer: Timer, before: int) -> int | None:
     peak = int(torch.cuda.max_memory_allocated())
     arm.finish()
     return max(0, peak - before)
+
+
+def forget_compiled() -> None:
+    """Begin afresh: past eight shapes of one function, dynamo runs it eager without a word."""
+    if "torch._dynamo" in sys.modules:
+        import torch
+
+        torch._dynamo.reset()
 
 
 def graphs_compiled() -> int:

@@ -67,7 +67,11 @@ def compare(
     measured = [cell.implementation for cell in record.cells if cell.status == "ok"]
     for baseline, members in baselines.items():
         present = [name for name in members if name in measured]
-        reason = None if present else _absent(record, baseline, members)
+        reason = None if present else _absent(record, members)
+        if baseline == "torch_best":
+            compiled = [name for name in members if name not in baselines["torch_eager_best"]]
+            if not set(compiled) & set(measured):  # the best would be the best eager one
+                present, reason = [], _absent(record, compiled)
         record.baselines[baseline] = {"members": present, "reason": reason}
     for quantity, entry in samples.items():
         for baseline, description in record.baselines.items():
@@ -76,11 +80,12 @@ def compare(
                 others = [name for name in members if name != candidate]
                 if candidate in entry.times and others:
                     record.comparisons.append(
-                        _comparison(entry, quantity, candidate, baseline, others, settings)
+                        compared(entry, quantity, candidate, baseline, others, settings)
                     )
 
 
-def _absent(record: Record, baseline: str, members: list[str]) -> str:
+def _absent(record: Record, members: list[str]) -> str:
+    """Why none of the members that a baseline needs was measured."""
     if not members:
         return "no counterpart in torch"
     states = [
@@ -91,7 +96,7 @@ def _absent(record: Record, baseline: str, members: list[str]) -> str:
     return "; ".join(states) or "not among the implementations asked for"
 
 
-def _comparison(
+def compared(
     samples: Samples,
     quantity: str,
     candidate: str,
@@ -99,6 +104,7 @@ def _comparison(
     members: list[str],
     settings: Settings,
 ) -> Comparison:
+    """One implementation against the members of one baseline, from their paired samples."""
     confidence = statistics.member_confidence(settings.confidence, len(members))
     fast = samples.per_call(candidate)
     interval = statistics.strongest(

@@ -53,7 +53,11 @@ def decide(
         line = f"{part} was not tested ({reason})."
         return Tile(component, part, UNTESTED, "on this machine", line, reason)
     names = list(dict.fromkeys(case.name for case, _, _ in tested))
-    wins = [entry for entry in tested if entry[2].verdict == "faster"]
+    wins = [
+        entry
+        for entry in tested
+        if entry[2].verdict == "faster" and entry[2].baseline == "torch_best"
+    ]
     won = list(dict.fromkeys(case.name for case, _, _ in wins))
     where = _where(wins, len(names))
     beaten = f"{len(won)} of {numbers.plural(len(names), 'case')}"
@@ -75,10 +79,14 @@ def decide(
         line = (
             f"{part} is faster than torch's best eager arm in {count} of "
             f"{numbers.plural(len(names), 'case')} on this {device}{_span(eager)}, "
-            "and in none against torch.compile."
+            f"and in none against torch.compile or a CUDA graph{_uncompared(tested)}."
         )
         return Tile(
-            component, part, ONLY, _where(eager, len(names)) + " without torch.compile", line
+            component,
+            part,
+            ONLY,
+            _where(eager, len(names)) + " without torch.compile or a CUDA graph",
+            line,
         )
     if tally(tested).unclear > tally(tested).decided:
         line = f"{part} on this {device}: {tally(tested)} against the best that PyTorch ships."
@@ -103,6 +111,12 @@ def _not_worth(part: str, tested: list[Entry], cases: Sequence[Case], device: st
         f"{part} is never faster than the best that PyTorch ships on this {device}: {counts}"
         f"{_span(best)}; no reason to build Apex for it."
     )
+
+
+def _uncompared(tested: list[Entry]) -> str:
+    """How many cases have no compiled torch to compare with."""
+    cases = {case.name for case, _, versus in tested if versus.baseline != "torch_best"}
+    return f" (not measured in {numbers.plural(len(cases), 'case')})" if cases else ""
 
 
 def _fastest_per_case(entries: list[Entry]) -> list[Entry]:

@@ -19,17 +19,18 @@ BASELINES = {"torch_eager_best": ("-", True), "torch_best": ("--", False)}
 COLOURS = (style.ORANGE, style.PINK, style.AMBER)
 DIRECTIONS = ("forward", "backward", "forward_backward")
 COLUMNS = 3
+MOST_COLUMNS = 9
 MOST_CASES = 300
 _KEYS = {"width", "dtype", "direction"}
 
 
 def draw(component: str, cases: Sequence[Case]) -> list[Figure]:
-    """A panel per direction and dtype, three dtypes a figure; none where no arm was measured."""
+    """A panel per direction and dtype that has cases; no figure where no arm was measured."""
     cases = [case for case in cases if _placed(case)]
     if not any(arm.is_apex and arm.versus for case in cases for arm in case.arms):
         return []
     columns = list(dict.fromkeys(_column(case) for case in cases))
-    parts = [columns[i : i + COLUMNS] for i in range(0, len(columns), COLUMNS)]
+    parts = [columns[i : i + MOST_COLUMNS] for i in range(0, len(columns), MOST_COLUMNS)]
     return [_sheet(component, cases, part, index) for index, part in enumerate(parts)]
 
 
@@ -41,39 +42,45 @@ def _placed(case: Case) -> bool:
 def _sheet(component: str, every: Sequence[Case], columns: list[str], index: int) -> Figure:
     placed = [case for case in every if _column(case) in columns]
     cases = placed[:MOST_CASES]
-    directions = sorted({str(case.config["direction"]) for case in cases}, key=_direction)
     arms = list(dict.fromkeys(a.implementation for c in cases for a in c.arms if a.is_apex))[:3]
-    sheet = style.sheet(7.2, 0.7 + 1.75 * len(directions))
-    grid = style.axes(sheet, len(directions), len(columns), sharex=True, sharey=True)
-    panels = {
-        (row, column): [
-            case
-            for case in cases
-            if str(case.config["direction"]) == directions[row] and _column(case) == columns[column]
-        ]
-        for row in range(len(directions))
-        for column in range(len(columns))
-    }
-    for (row, column), panel in panels.items():
-        ax = grid[row][column]
+    panels = [
+        (f"{column}, {vocabulary.DIRECTIONS.get(direction, direction)}", own)
+        for direction in sorted({str(case.config["direction"]) for case in cases}, key=_direction)
+        for column in columns
+        if (
+            own := [
+                case
+                for case in cases
+                if str(case.config["direction"]) == direction and _column(case) == column
+            ]
+        )
+    ]
+    across = min(COLUMNS, len(panels))
+    down = -(-len(panels) // across)
+    sheet = style.sheet(7.2, 0.7 + 1.9 * down)
+    grid = style.axes(sheet, down, across, sharex=True, sharey=True)
+    axes = [grid[index // across][index % across] for index in range(down * across)]
+    for ax, (heading, panel) in zip(axes, panels, strict=False):
         ax.set_xscale("log", base=2)
         for arm, colour in zip(arms, COLOURS, strict=False):
             _series(sheet, ax, panel, arm, colour)
-        direction = vocabulary.DIRECTIONS.get(directions[row], directions[row])
-        ax.set_title(style.short(f"{columns[column]}, {direction}", 36), fontsize=8)
+        ax.set_title(style.short(heading, 40), fontsize=7 if len(heading) > 26 else 8)
     if any(arm.status != "ok" for case in cases for arm in case.arms if arm.is_apex):
-        low, high = grid[0][0].get_ylim()
-        grid[0][0].set_ylim(low * (low / high) ** 0.3, high)
+        low, high = axes[0].get_ylim()
+        axes[0].set_ylim(low * (low / high) ** 0.3, high)
     widths = sorted({case.config["width"] for case in cases})
-    for (row, column), panel in panels.items():
-        ax = grid[row][column]
+    for place, (ax, (_, panel)) in enumerate(zip(axes, panels, strict=False)):
         ax.set_xlim(widths[0] / 1.25, widths[-1] * 1.25)
         style.ratio_axis(ax)
         ax.axhspan(1 / 1.01, 1.01, color=style.GRID, alpha=0.6, linewidth=0)
         _widths(ax, widths)
         _lost(ax, panel)
-        ax.set_ylabel("speed against torch" if column == 0 else "")
-        ax.set_xlabel("width" if row == len(directions) - 1 else "")
+        ax.set_ylabel("speed against torch" if place % across == 0 else "")
+        below = place + across < len(panels)
+        ax.set_xlabel("" if below else "width")
+        ax.tick_params(labelbottom=not below)
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
     _legend(sheet, arms)
     part = vocabulary.APEX_PART.get(component, "Apex")
     finding = _finding(part, placed)
@@ -97,7 +104,8 @@ def _direction(name: str) -> int:
 
 
 def _column(case: Case) -> str:
-    return str(case.config["dtype"]) + (" autocast" if case.config.get("autocast") else "")
+    name = str(case.config["dtype"]) + (" autocast" if case.config.get("autocast") else "")
+    return name + ("" if case.config.get("affine", True) else " no affine")
 
 
 def _series(sheet: style.Sheet, ax: Axes, cases: list[Case], name: str, colour: str) -> None:

@@ -1,0 +1,52 @@
+"""The README's part that shows a reference run: generated from its records, never typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from apexbench.errors import UserError
+from apexbench.records import write_text_atomically
+from apexbench.report import answer, claims
+from apexbench.report import evidence as source
+from apexbench.report.cases import merge
+
+BEGIN, END = "<!-- reference: begin -->", "<!-- reference: end -->"
+
+
+def block(records: Path) -> str:
+    """Markdown of a run folder: what it measured, what Apex is worth there, the claims."""
+    evidence = source.load(records)
+    cases = merge(evidence.records)
+    first = evidence.records[0].provenance
+    apex = (first.get("apex") or {}).get("commit") or "none"
+    lines = [
+        f"{first['device_name']}, torch {first['torch']}, driver {first['driver']}, Apex "
+        f"`{apex[:8]}`, {len(cases)} cases; records in `{records.as_posix()}/`, `make paper` "
+        "rebuilds the whole report from them.",
+        "",
+        f"| build Apex on an {first['device_name']} for … | | why |",
+        "|---|---|---|",
+    ]
+    for tile in answer.tiles(cases, first["device_name"]):
+        verdict = " ".join(part for part in (tile.answer, tile.where) if part)
+        lines.append(f"| {_cell(tile.part)} | **{_cell(verdict)}** | {_cell(tile.line)} |")
+    lines += ["", "| claim of the tutorials | status | first evidence |", "|---|---|---|"]
+    for claim in claims.evaluate(cases):
+        evidence_shown = claim.evidence[0] if claim.evidence else ""
+        lines.append(
+            f"| {claim.id}: {_cell(claim.text)} | {claim.status} | {_cell(evidence_shown)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def update(readme: Path, records: Path) -> None:
+    """Rewrite what stands between the two markers; UserError if they are not there."""
+    text = readme.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise UserError(f"{readme} must hold {BEGIN} and {END} once each, in that order.")
+    head, tail = text.split(BEGIN)[0], text.split(END)[1]
+    write_text_atomically(readme, f"{head}{BEGIN}\n{block(records)}{END}{tail}")
