@@ -35,7 +35,7 @@ def checked(component: Component, name: str, case: dict):
 @pytest.mark.parametrize(
     ("shape", "affine"),
     list(itertools.product(SHAPES, (True, False))),
-    ids=lambda value: str(value),
+    ids=str,
 )
 def test_eager_norms_match_float64_forward_and_backward(component, shape, affine):
     case = {**CASE, "rows": shape[0], "width": shape[1], "affine": affine}
