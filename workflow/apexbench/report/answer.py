@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from apexbench.report import numbers, vocabulary
+from apexbench.report import names, numbers, vocabulary
 from apexbench.report.cases import Arm, Case
 from apexbench.report.claims import is_adam, is_apex
 from apexbench.report.verdicts import Entry, against, missing_reason, strongest, tally
@@ -52,16 +52,16 @@ def decide(
         reason = missing_reason(cases, select) or "no Apex arm was compared"
         line = f"{part} was not tested ({reason})."
         return Tile(component, part, UNTESTED, "on this machine", line, reason)
-    names = list(dict.fromkeys(case.name for case, _, _ in tested))
+    total = len(dict.fromkeys(case.name for case, _, _ in tested))
     wins = [
         entry
         for entry in tested
         if entry[2].verdict == "faster" and entry[2].baseline == "torch_best"
     ]
     won = list(dict.fromkeys(case.name for case, _, _ in wins))
-    where = _where(wins, len(names))
-    beaten = f"{len(won)} of {numbers.plural(len(names), 'case')}"
-    if len(won) == len(names):
+    where = _where(wins, total)
+    beaten = f"{len(won)} of {numbers.plural(total, 'case')}"
+    if len(won) == total:
         line = (
             f"{part} is faster than everything PyTorch ships in {beaten} on this {device}"
             f"{_span(wins)}."
@@ -78,14 +78,14 @@ def decide(
         count = len({case.name for case, _, _ in eager})
         line = (
             f"{part} is faster than torch's best eager arm in {count} of "
-            f"{numbers.plural(len(names), 'case')} on this {device}{_span(eager)}, "
+            f"{numbers.plural(total, 'case')} on this {device}{_span(eager)}, "
             f"and in none against torch.compile or a CUDA graph{_uncompared(tested)}."
         )
         return Tile(
             component,
             part,
             ONLY,
-            _where(eager, len(names)) + " without torch.compile or a CUDA graph",
+            _where(eager, total) + " without torch.compile or a CUDA graph",
             line,
         )
     if tally(tested).unclear > tally(tested).decided:
@@ -95,15 +95,18 @@ def decide(
 
 
 def _not_worth(part: str, tested: list[Entry], cases: Sequence[Case], device: str) -> str:
-    """``torch's X ties FusedAdam on this GPU: no reason to build Apex for it.``"""
+    """``FusedAdam is slower than torch AdamW(fused=True) on …: no reason to build Apex for it.``"""
     best = _fastest_per_case(tested)
     counts = tally(best)
     rival = _rival(best)
     if counts.same == counts.total:
-        return f"{rival} ties {part} on this {device}{_span(best)}: no reason to build Apex for it."
+        return (
+            f"{part} is as fast as {rival} on this {device}{_span(best)}: "
+            "no reason to build Apex for it."
+        )
     if counts.slower == counts.total:
         return (
-            f"{rival} is faster than {part} in {counts.total} of "
+            f"{part} is slower than {rival} in {counts.total} of "
             f"{numbers.plural(counts.total, 'case')} on this {device}{_span(best)}: "
             "no reason to build Apex for it."
         )
@@ -129,13 +132,15 @@ def _fastest_per_case(entries: list[Entry]) -> list[Entry]:
 
 
 def _rival(entries: list[Entry]) -> str:
-    """The torch arm that was fastest in most cases, as its description names it."""
+    """The torch arm that was fastest in every case, or the best of torch and what it mostly was."""
     winners = []
     for case, _, versus in entries:
         members = [arm for name in versus.members if (arm := case.arm(name)) and case.time(arm)]
         if members:
-            winners.append(vocabulary.says(min(members, key=lambda arm: case.time(arm).value)))  # type: ignore[union-attr]
-    return max(sorted(set(winners)), key=winners.count, default="torch")
+            best = min(members, key=lambda arm: case.time(arm).value)  # type: ignore[union-attr]
+            winners.append(names.says(case, best))
+    most = max(sorted(set(winners)), key=winners.count, default="torch")
+    return most if len(set(winners)) <= 1 else f"the best that PyTorch ships (most often {most})"
 
 
 def _span(entries: list[Entry]) -> str:

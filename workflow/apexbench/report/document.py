@@ -19,6 +19,7 @@ from apexbench.report import (
     tables,
     validity,
     vocabulary,
+    work,
 )
 from apexbench.report.cases import Case, identity, merge
 from apexbench.report.evidence import Evidence
@@ -141,15 +142,13 @@ def _section(
         leads.append("No case of this component was configured, so nothing was measured.")
     if component == "transformer":
         leads += _separate_bars(cases)
-    formulas = list(
-        dict.fromkeys(case.work.formula for case in cases if case.work.formula not in ("", "n/a"))
-    )
-    if formulas and component != "transformer":
-        leads.append(f"Work per call: {'; '.join(formulas)}.")
+    sentences, title, rows = work.least(cases if component != "transformer" else [])
+    leads += sentences
     return {
         "id": component,
         "title": vocabulary.title(component),
         "leads": leads,
+        "work": {"title": title, "rows": rows},
         "figures": [
             {"id": figure.id, "title": figure.title, "caption": figure.caption, "alt": figure.alt}
             for figure in drawn

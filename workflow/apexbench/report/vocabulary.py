@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apexbench.report.cases import Arm, Case
+from apexbench.report.cases import Case
 
 ORDER = (
     "optimizer",
@@ -90,12 +90,3 @@ def in_words(case: Case) -> str:
     parts = [str(config["dtype"]), f"width {config['width']}"]
     parts.append(DIRECTIONS.get(direction, direction))
     return ", ".join(parts + (["autocast"] if config.get("autocast") else []))
-
-
-def says(arm: Arm) -> str:
-    """What an arm is: its description without the full stop, or its name; a recipe's label."""
-    if "precision" in arm.details:
-        return arm.implementation
-    text = arm.description.strip().rstrip(".")
-    name = text if 0 < len(text) <= 80 else arm.implementation
-    return name if len(name) <= 80 else name[:79] + "…"

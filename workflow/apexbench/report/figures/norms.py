@@ -6,32 +6,51 @@ from collections.abc import Sequence
 
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from apexbench.report import numbers, vocabulary
-from apexbench.report.cases import Arm, Case, Versus
-from apexbench.report.figures import style
+from apexbench.report.cases import Case, Versus
+from apexbench.report.figures import norm_rows, style
+from apexbench.report.figures.norm_legend import (
+    BASELINES,
+    COLOURS,
+    COMPILED,
+    KEY,
+    apex_arms,
+    legend,
+    level,
+    mark,
+    result,
+)
 from apexbench.report.figures.style import Figure
-from apexbench.report.verdicts import against, tally
 
-BASELINES = {"torch_eager_best": ("-", True), "torch_best": ("--", False)}
-COLOURS = (style.ORANGE, style.PINK, style.AMBER)
 DIRECTIONS = ("forward", "backward", "forward_backward")
 COLUMNS = 3
-MOST_COLUMNS = 9
+MOST_PANELS = 9
 MOST_CASES = 300
 _KEYS = {"width", "dtype", "direction"}
 
 
 def draw(component: str, cases: Sequence[Case]) -> list[Figure]:
-    """A panel per direction and dtype that has cases; no figure where no arm was measured."""
+    """Lines over width where a panel has several widths, rows of dots for the cases between."""
     cases = [case for case in cases if _placed(case)]
     if not any(arm.is_apex and arm.versus for case in cases for arm in case.arms):
         return []
-    columns = list(dict.fromkeys(_column(case) for case in cases))
-    parts = [columns[i : i + MOST_COLUMNS] for i in range(0, len(columns), MOST_COLUMNS)]
-    return [_sheet(component, cases, part, index) for index, part in enumerate(parts)]
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((_column(case), str(case.config["direction"])), []).append(case)
+    panels = [
+        key
+        for key in sorted(groups, key=lambda key: _direction(key[1]))
+        if len({case.config["width"] for case in groups[key]}) > 1
+    ]
+    parts = [panels[i : i + MOST_PANELS] for i in range(0, len(panels), MOST_PANELS)]
+    found = [
+        _sheet(component, {key: groups[key] for key in part}, index)
+        for index, part in enumerate(parts)
+    ]
+    single = [case for key, group in groups.items() if key not in panels for case in group]
+    return [*found, *norm_rows.draw(component, single)]
 
 
 def _placed(case: Case) -> bool:
@@ -39,32 +58,26 @@ def _placed(case: Case) -> bool:
     return case.config.keys() >= _KEYS and isinstance(case.config["width"], int)
 
 
-def _sheet(component: str, every: Sequence[Case], columns: list[str], index: int) -> Figure:
-    placed = [case for case in every if _column(case) in columns]
-    cases = placed[:MOST_CASES]
-    arms = list(dict.fromkeys(a.implementation for c in cases for a in c.arms if a.is_apex))[:3]
-    panels = [
-        (f"{column}, {vocabulary.DIRECTIONS.get(direction, direction)}", own)
-        for direction in sorted({str(case.config["direction"]) for case in cases}, key=_direction)
-        for column in columns
-        if (
-            own := [
-                case
-                for case in cases
-                if str(case.config["direction"]) == direction and _column(case) == column
-            ]
-        )
-    ]
+def _sheet(component: str, groups: dict[tuple[str, str], list[Case]], index: int) -> Figure:
+    placed = [case for group in groups.values() for case in group]
+    room, panels = MOST_CASES, []
+    for (column, direction), group in groups.items():
+        heading = f"{column}, {vocabulary.DIRECTIONS.get(direction, direction)}"
+        panels.append((heading, group[:room]))
+        room -= len(panels[-1][1])
+    panels = [(heading, group) for heading, group in panels if group]
+    cases = [case for _, group in panels for case in group]
+    arms = apex_arms(cases)
     across = min(COLUMNS, len(panels))
     down = -(-len(panels) // across)
-    sheet = style.sheet(7.2, 0.7 + 1.9 * down)
+    sheet = style.sheet(7.2, 0.8 + 1.8 * down)
     grid = style.axes(sheet, down, across, sharex=True, sharey=True)
     axes = [grid[index // across][index % across] for index in range(down * across)]
     for ax, (heading, panel) in zip(axes, panels, strict=False):
         ax.set_xscale("log", base=2)
         for arm, colour in zip(arms, COLOURS, strict=False):
             _series(sheet, ax, panel, arm, colour)
-        ax.set_title(style.short(heading, 40), fontsize=7 if len(heading) > 26 else 8)
+        ax.set_title(_wrapped(heading), fontsize=8)
     if any(arm.status != "ok" for case in cases for arm in case.arms if arm.is_apex):
         low, high = axes[0].get_ylim()
         axes[0].set_ylim(low * (low / high) ** 0.3, high)
@@ -81,19 +94,18 @@ def _sheet(component: str, every: Sequence[Case], columns: list[str], index: int
         ax.tick_params(labelbottom=not below)
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
-    _legend(sheet, arms)
+    legend(sheet, cases, arms)
     part = vocabulary.APEX_PART.get(component, "Apex")
-    finding = _finding(part, placed)
+    finding = result(part, placed)
     if len(placed) > len(cases):
         finding += f" The first {len(cases)} of {len(placed)} cases are drawn."
+    columns = list(dict.fromkeys(column for column, _ in groups))
     return Figure(
         f"{component}-ratio" + (f"-{index + 1}" if index else ""),
         component,
         f"{part}: speed relative to torch, by width ({numbers.listing(columns)})",
-        "Above the line at 1× Apex is faster, below it torch is; the bars are "
-        f"{numbers.confidence(cases[0].confidence)} intervals and the grey band is the 1 % margin. "
-        "Solid: against torch's best eager norm; dashed: against everything torch ships, "
-        f"torch.compile included. {finding}",
+        f"Above the line at 1× Apex is faster, below it torch is; {KEY.format(level=level(cases))} "
+        f"Solid lines: against torch's best eager norm; dashed: {COMPILED}. {finding}",
         finding,
         sheet.svg(),
     )
@@ -133,22 +145,10 @@ def _series(sheet: style.Sheet, ax: Axes, cases: list[Case], name: str, colour: 
             legend=False,
         )
         for width, _, case, versus in found:
-            ratio = versus.ratio
-            text = (
-                f"{name}, {case.name}, against {vocabulary.BASELINE_NAMES[baseline]}: "
-                f"{numbers.ratio(ratio.value, ratio.low, ratio.high)} {versus.verdict}, "
-                f"n = {versus.rounds}"
-            )
+            ratio, gid = versus.ratio, sheet.title(mark(name, case, versus))
             ax.plot([width, width], [ratio.low, ratio.high], color=colour, linewidth=1.2)
-            ax.plot(
-                width,
-                ratio.value,
-                "D",
-                color=colour,
-                markersize=4.2,
-                markerfacecolor=colour if filled else "white",
-                gid=sheet.title(text),
-            )
+            face = colour if filled else "white"
+            ax.plot(width, ratio.value, "D", color=colour, ms=4.2, markerfacecolor=face, gid=gid)
 
 
 def _lost(ax: Axes, cases: list[Case]) -> None:
@@ -157,46 +157,37 @@ def _lost(ax: Axes, cases: list[Case]) -> None:
     for case in cases:
         for arm in case.arms:
             if arm.is_apex and arm.status != "ok":
-                mark = vocabulary.STATUS_MARKS.get(arm.status, "✕")
+                sign = vocabulary.STATUS_MARKS.get(arm.status, "✕")
                 ax.text(
                     case.config["width"],
                     0.04,
-                    mark,
+                    sign,
                     transform=ax.get_xaxis_transform(),
                     ha="center",
                     color=style.MUTED,
                     fontsize=8,
                 )
-                reasons[mark] = vocabulary.status(arm.status)
+                reasons[sign] = vocabulary.status(arm.status)
     if reasons:
-        text = ", ".join(f"{mark} {name}" for mark, name in reasons.items())
+        text = ", ".join(f"{sign} {name}" for sign, name in reasons.items())
         ax.text(0.01, 0.15, text, transform=ax.transAxes, color=style.MUTED, fontsize=7)
 
 
 def _widths(ax: Axes, widths: list[int]) -> None:
-    shown = widths if len(widths) <= 6 else widths[:: -(-len(widths) // 6)]
+    """A tick per width, except those too close to the one before for both labels to fit."""
+    shown: list[int] = []
+    span = widths[-1] / widths[0]
+    for width in widths:
+        if not shown or width / shown[-1] >= max(1.4, span ** (1 / 6)):
+            shown.append(width)
     ax.xaxis.set_major_locator(FixedLocator(shown))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.xaxis.set_minor_locator(NullLocator())
 
 
-def _legend(sheet: style.Sheet, arms: list[str]) -> None:
-    handles = [
-        Line2D([], [], color=colour, marker="D", markersize=4, label=style.short(name, 30))
-        for name, colour in zip(arms, COLOURS, strict=False)
-    ]
-    handles += [
-        Line2D([], [], color=style.MUTED, linestyle="-", label="against best eager"),
-        Line2D([], [], color=style.MUTED, linestyle="--", label="against best, compiled too"),
-    ]
-    sheet.canvas.legend(
-        handles=handles, loc="outside upper right", ncols=len(handles), labelcolor=style.INK
-    )
-
-
-def _finding(part: str, cases: Sequence[Case]) -> str:
-    def select(arm: Arm) -> bool:
-        return arm.is_apex
-
-    found = list(against(cases, "torch_eager_best", select))
-    return f"{part} against torch's best eager norm: {tally(found)}."
+def _wrapped(heading: str) -> str:
+    """A heading on two lines where one would be cut: column, then direction."""
+    if len(heading) <= 30:
+        return heading
+    column, _, direction = heading.rpartition(", ")
+    return f"{style.short(column, 34)},\n{direction}"

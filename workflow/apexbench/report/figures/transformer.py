@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.ticker import FuncFormatter
 
-from apexbench.report import ceilings, numbers, vocabulary
+from apexbench.report import ceilings, names, numbers
 from apexbench.report.cases import Arm, Case
 from apexbench.report.figures import style
 from apexbench.report.figures.style import Figure
@@ -105,4 +105,4 @@ def _finding(case: Case) -> str:
         if versus
         else ""
     )
-    return f"{case.name}: {style.short(vocabulary.says(best), 60)} is fastest with {text}{against}."
+    return f"{case.name}: {names.says(case, best)} is fastest with {text}{against}."

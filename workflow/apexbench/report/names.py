@@ -1,0 +1,76 @@
+"""Short names of implementations, for sentences and labels: ``torch AdamW(fused=True)``.
+
+A record's own implementation name is the key that config.yaml takes; alone in a sentence it says
+too little ("apex"), and its description says too much.
+"""
+
+from __future__ import annotations
+
+from apexbench.report.cases import Arm, Case
+
+_NORM = {
+    "torch_eager": "torch {norm}",
+    "torch_compiled": "compiled torch {norm}",
+    "formula": "the hand-written {norm} formula",
+    "apex": "Fused{norm}",
+    "apex_memory_efficient": "Fused{norm}(memory_efficient=True)",
+}
+NAMES: dict[str, dict[str, str]] = {
+    "optimizer": {
+        "torch_default": "torch AdamW (default)",
+        "torch_forloop": "torch AdamW(foreach=False)",
+        "torch_foreach": "torch AdamW(foreach=True)",
+        "torch_fused": "torch AdamW(fused=True)",
+        "torch_compiled": "compiled torch AdamW",
+        "torch_cudagraph": "torch AdamW(fused=True) in a CUDA graph",
+        "apex": "FusedAdam",
+        "apex_capturable": "FusedAdam(capturable=True)",
+        "apex_master_weights": "FusedAdam(master_weights=True)",
+    },
+    "layer_norm": {key: text.format(norm="LayerNorm") for key, text in _NORM.items()},
+    "rms_norm": {key: text.format(norm="RMSNorm") for key, text in _NORM.items()},
+    "amp": {
+        "torch_fp32": "torch float32",
+        "torch_tf32": "torch TF32",
+        "torch_fp16_gradscaler": "torch.amp float16 + GradScaler",
+        "torch_bf16": "torch.amp bfloat16",
+        "apex_amp_o0": "apex.amp O0",
+        "apex_amp_o1": "apex.amp O1",
+        "apex_amp_o2": "apex.amp O2",
+        "apex_amp_o3": "apex.amp O3",
+    },
+}
+_OPTIMIZERS = {
+    "default": "torch AdamW",
+    "fused": "torch AdamW(fused=True)",
+    "apex": "FusedAdam",
+}
+_NORMS = {"apex": "Apex's norm"}
+
+
+def name(case: Case, arm: Arm) -> str:
+    """The arm's short name, or the implementation's own where the table has none."""
+    return NAMES.get(case.component, {}).get(arm.implementation, arm.implementation)
+
+
+def says(case: Case, arm: Arm) -> str:
+    """The arm in a sentence: its short name, a recipe spelled out, or a short description."""
+    if "precision" in arm.details:
+        return recipe(arm)
+    known = NAMES.get(case.component, {}).get(arm.implementation)
+    text = known or arm.description.strip().rstrip(".")
+    text = text if 0 < len(text) <= 80 else arm.implementation
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def recipe(arm: Arm) -> str:
+    """A training recipe in words: ``the bf16 recipe with torch AdamW(fused=True), compiled``."""
+    details = arm.details
+    optimizer = str(details.get("optimizer"))
+    parts = [_NORMS.get(str(details.get("norm")), ""), _OPTIMIZERS.get(optimizer, optimizer)]
+    text = f"the {details['precision']} recipe with {' and '.join(filter(None, parts))}"
+    if details.get("compile"):
+        text += ", compiled"
+    if details.get("cudagraph"):
+        text += ", in a CUDA graph"
+    return text if len(text) <= 120 else text[:119] + "…"
