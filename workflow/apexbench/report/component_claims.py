@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from apexbench.records import BASELINES
-from apexbench.report import numbers, vocabulary
+from apexbench.report import names, numbers, vocabulary
 from apexbench.report.cases import Arm, Case
 from apexbench.report.claim import MIXED, NOT_TESTED, SUPPORTED, Claim, is_apex, status
 from apexbench.report.verdicts import Entry, against, all_of, missing_reason, tally
@@ -74,8 +74,8 @@ def _range(entries: list[Entry]) -> str:
 def by_case(entries: list[Entry]) -> list[str]:
     """C2: each arm against torch's best eager optimizer, with its ratio."""
     return [
-        f"{case.name}: {arm.implementation} is {versus.verdict} against torch's best eager AdamW, "
-        f"{numbers.ratio(versus.ratio.value, versus.ratio.low, versus.ratio.high)}."
+        f"{case.name}: {names.name(case, arm)} is {versus.verdict} against torch's best eager "
+        f"AdamW, {numbers.ratio(versus.ratio.value, versus.ratio.low, versus.ratio.high)}."
         for case, arm, versus in entries
         if versus.baseline == "torch_eager_best"
     ][:6]

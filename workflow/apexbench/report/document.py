@@ -12,6 +12,7 @@ from apexbench.report import (
     attribution,
     ceilings,
     claims,
+    fastest,
     figures,
     methods,
     numbers,
@@ -24,6 +25,7 @@ from apexbench.report import (
 from apexbench.report.cases import Case, identity, merge
 from apexbench.report.evidence import Evidence
 from apexbench.report.figures import Figure
+from apexbench.report.time_split import time_split
 
 MOST_ROWS = 1500
 
@@ -50,7 +52,7 @@ def build(evidence: Evidence) -> Document:
     evaluated = claims.evaluate(cases)
     name = device[0] if device else "this machine"
     tiles = answer.tiles(cases, name)
-    rows, split = provenance.time_split(evidence)
+    rows, split = time_split(evidence)
     room = MOST_ROWS
     sections = []
     for component in sorted(_components(evidence), key=vocabulary.order):
@@ -66,6 +68,9 @@ def build(evidence: Evidence) -> Document:
         "abstract": _abstract(evidence, cases, name, tiles, evaluated),
         "notes": notes,
         "tiles": [asdict(tile) for tile in tiles],
+        "fastest": []
+        if any(tile.answer != answer.UNTESTED for tile in tiles)
+        else [asdict(winner) for winner in fastest.winners(cases)],
         "claims": [asdict(claim) | {"text": claim.text} for claim in evaluated],
         "claims_note": "From the tutorial that recommends building Apex; each is judged from the "
         "records of this run alone.",

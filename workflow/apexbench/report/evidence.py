@@ -32,6 +32,17 @@ class Missing:
     log: str | None = None
 
 
+@dataclass(frozen=True)
+class Job:
+    """One measuring job as its index tells it: Unix seconds, and seconds per stage."""
+
+    name: str
+    run: str
+    started: float
+    finished: float
+    seconds: dict[str, float]
+
+
 @dataclass
 class Evidence:
     """A run folder, read strictly. ``components`` are those with an index, empty ones included."""
@@ -42,8 +53,7 @@ class Evidence:
     components: list[str] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
-    timings: dict[str, float] = field(default_factory=dict)
-    job_seconds: float = 0.0
+    jobs: list[Job] = field(default_factory=list)
 
     def provenance(self, key: str) -> list[Any]:
         """The distinct values of one provenance key over all records, in order of appearance."""
@@ -147,11 +157,6 @@ def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
         folder=folder,
         machine=_mapping(folder / "machine.json"),
         config=_mapping(folder / "config.json"),
-        timings={
-            name: float(value)
-            for name, value in _mapping(folder / "timings.json").items()
-            if isinstance(value, int | float)
-        },
     )
     expect = [Path(index) for index in expect]
     indexes = [path for path in expect if path.is_file()] or list(records.indexes(folder))
@@ -168,7 +173,7 @@ def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
         found = [_slim(_clean(record)) for record in records.read_index(index_path)]
         evidence.records += found
         evidence.components.append(component)
-        evidence.job_seconds += _job_seconds(index, found)
+        evidence.jobs += _job(index, index_path)
     for index_path in absent:
         lost = _absent(index_path)
         evidence.missing.append(lost)
@@ -177,12 +182,18 @@ def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
     return evidence
 
 
-def _job_seconds(index: dict[str, Any], found: list[Record]) -> float:
-    """A job's wall time; at least what its records took: a resumed job counts itself alone."""
-    seconds = index.get("seconds")
-    total = seconds.get("total", 0.0) if isinstance(seconds, dict) else 0.0
-    inside = sum(record.seconds.get("total", 0.0) for record in found)
-    return max(float(total) if isinstance(total, int | float) else 0.0, inside)
+def _job(index: dict[str, Any], path: Path) -> list[Job]:
+    """The job that wrote an index; none where the index does not say when it ran."""
+    started, finished = index.get("started"), index.get("finished")
+    if not isinstance(started, int | float) or not isinstance(finished, int | float):
+        return []
+    stages = index.get("seconds")
+    known = stages.items() if isinstance(stages, dict) else ()
+    seconds = {key: float(value) for key, value in known if isinstance(value, int | float)}
+    parts = path.parent.parts
+    below = parts[parts.index("records") + 1 :] if "records" in parts else parts[-1:]
+    run = str(index.get("run") or "")
+    return [Job(printable("/".join(below)), run, float(started), float(finished), seconds)]
 
 
 def _absent(path: Path) -> Missing:

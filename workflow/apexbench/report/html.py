@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from apexbench.report.document import Document
 from apexbench.report.figures import Figure
@@ -16,8 +18,11 @@ from apexbench.report.figures.style import GRID, INK, MUTED
 TEMPLATES = Path(__file__).parents[2] / "report"
 
 
-def render(document: Document) -> str:
-    """The HTML text. Everything from a record is escaped; only our own SVG, CSS and JS are not."""
+def render(document: Document, beside: Sequence[str] = ()) -> str:
+    """The HTML text. Everything from a record is escaped; only our own SVG, CSS and JS are not.
+
+    ``beside`` are the machines whose reports lie in ``report/<machine>/`` next to this one.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -26,11 +31,22 @@ def render(document: Document) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["whole"] = whole
     return environment.get_template("report.html.j2").render(
         **document.content,
+        beside=[(machine, f"report/{quote(machine)}/report.html") for machine in beside],
         svg={figure.id: Markup(inline(figure)) for figure in document.figures},
         css=_own("report.css"),
         js=_own("report.js"),
+    )
+
+
+def whole(text: str) -> Markup:
+    """Escaped text whose intervals a narrow column does not break."""
+    parts = re.split(r"(\[[^\[\]<>]{1,40}\])", text)
+    return Markup("").join(
+        Markup('<span class="whole">{}</span>').format(part) if index % 2 else escape(part)
+        for index, part in enumerate(parts)
     )
 
 

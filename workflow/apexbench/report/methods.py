@@ -9,6 +9,7 @@ from pathlib import Path
 
 from apexbench.report import numbers
 from apexbench.report.cases import Case
+from apexbench.report.loss_gate import FEWEST_SEEDS
 from apexbench.report.repeats import FEWEST_PROCESSES
 from apexbench.report.verdicts import all_of
 
@@ -22,6 +23,7 @@ def sections(cases: Sequence[Case]) -> list[dict[str, str]]:
         "{confidence}": numbers.confidence(cases[0].confidence if cases else 0.99),
         "{margin}": numbers.listing([f"{100 * value:g} %" for value in margins], "or"),
         "{processes}": str(FEWEST_PROCESSES),
+        "{seeds}": str(FEWEST_SEEDS),
     }
     prose = (TEMPLATES / "methods.md").read_text(encoding="utf-8")
     for name, value in values.items():

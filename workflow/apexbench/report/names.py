@@ -22,7 +22,7 @@ NAMES: dict[str, dict[str, str]] = {
         "torch_foreach": "torch AdamW(foreach=True)",
         "torch_fused": "torch AdamW(fused=True)",
         "torch_compiled": "compiled torch AdamW",
-        "torch_cudagraph": "torch AdamW(fused=True) in a CUDA graph",
+        "torch_cudagraph": "torch AdamW in a CUDA graph",
         "apex": "FusedAdam",
         "apex_capturable": "FusedAdam(capturable=True)",
         "apex_master_weights": "FusedAdam(master_weights=True)",
@@ -51,6 +51,11 @@ _NORMS = {"apex": "Apex's norm"}
 def name(case: Case, arm: Arm) -> str:
     """The arm's short name, or the implementation's own where the table has none."""
     return NAMES.get(case.component, {}).get(arm.implementation, arm.implementation)
+
+
+def label(case: Case, arm: Arm) -> str:
+    """The short name beside a mark whose colour already says torch or Apex."""
+    return name(case, arm).replace("torch ", "")
 
 
 def says(case: Case, arm: Arm) -> str:

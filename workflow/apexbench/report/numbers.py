@@ -62,6 +62,11 @@ def ratio(value: float, low: float | None = None, high: float | None = None) -> 
     return f"{significant(value)}× [{significant(low)}, {significant(high)}]"
 
 
+def difference(value: float, low: float, high: float) -> str:
+    """A signed difference of losses in nats/token: ``+0.003 [−0.001, +0.007]``."""
+    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−")
+
+
 def confidence(value: float) -> str:
     """A confidence level: ``99 %``."""
     return f"{float(f'{100 * value:.4g}'):g} %"

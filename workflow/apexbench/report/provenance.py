@@ -89,31 +89,3 @@ def _is_day(text: str) -> bool:
         return day.fromisoformat(text).year >= 1970
     except ValueError:
         return False
-
-
-def time_split(evidence: Evidence) -> tuple[Rows, str]:
-    """Seconds per stage, and the sentence that says how much lay outside the measuring windows.
-
-    The wall time is timings.json's ``total`` (or the sum of its stages), else what the jobs took.
-    """
-    stages: dict[str, float] = {}
-    for record in evidence.records:
-        for name, value in record.seconds.items():
-            stages[name] = stages.get(name, 0.0) + value
-    rows = [(f"measure: {name}", numbers.seconds(value)) for name, value in stages.items()]
-    rows += [(f"run: {name}", numbers.seconds(value)) for name, value in evidence.timings.items()]
-    inside = stages.get("windows", stages.get("sampling"))
-    wall = evidence.job_seconds
-    if evidence.timings:
-        stage_sum = sum(v for name, v in evidence.timings.items() if name != "total")
-        wall = evidence.timings.get("total", stage_sum)
-    if inside is None or wall <= 0:
-        return rows, "The records do not say how the time was spent."
-    measuring = max(inside, stages.get("total", inside))
-    around = max(0.0, wall - measuring)
-    return rows, (
-        f"Of {numbers.seconds(wall)}, {numbers.seconds(inside)} lay inside the measuring windows, "
-        f"{numbers.seconds(measuring - inside)} went to inputs, parity, compilation and the pauses "
-        f"between windows, and {numbers.seconds(around)} ({numbers.share(around / wall)}) lay "
-        "outside the cases (process starts, imports, writing)."
-    )

@@ -27,12 +27,17 @@ def report(records: Path, out: Path, expect: Sequence[Path] = ()) -> None:
     evidence = source.load(records, expect)
     frame = summary.table(evidence)
     document = build(evidence)
-    page, sheets = html.render(document), paper.render(document)
+    page, sheets = html.render(document, _beside(out)), paper.render(document)
     _write_changed(out / "summary.csv", summary.csv_text(frame))
     _write_changed(out / "summary.json", summary.json_text(frame))
     _figures(document, out / "figures")
     write_text_atomically(out / "report.html", page)
     _write_bytes(out / "report.pdf", sheets)
+
+
+def _beside(out: Path) -> list[str]:
+    """Machines with a reference report beside this one: ``report/<machine>/report.html``."""
+    return sorted(path.parent.name for path in (out / "report").glob("*/report.html"))
 
 
 def figures(records: Path, out: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from apexbench.records import BASELINES
-from apexbench.report import ceilings, numbers, vocabulary
+from apexbench.report import ceilings, loss_gate, numbers, vocabulary
 from apexbench.report.cases import Arm, Case
 from apexbench.report.evidence import Evidence
 from apexbench.report.figures.transformer import throughput
+
+SHORT = 18
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,15 @@ def component(name: str, cases: Sequence[Case], limits: ceilings.Ceilings, most:
     trained = name == "transformer"
     columns = ["case", "implementation", "time"]
     columns += (
-        ["tokens/s", "MFU", "MFU (PaLM count)", "skipped steps", "held-out loss"] if trained else []
+        ["tokens/s", "MFU", "MFU (PaLM count)", "skipped steps", "held-out loss", "loss vs FP32"]
+        if trained
+        else []
     )
     columns += [vocabulary.BASELINE_COLUMNS[base] for base in BASELINES]
     columns += [] if trained else ["share of ceiling", "parity error"]
     columns += ["peak memory", "n"]
     pairs = [(case, arm) for case in cases for arm in case.arms]
-    marks = _flag_marks(pairs[:most])
+    marks = _marks(pairs[:most], limits)
     rows = [_row(case, arm, limits, trained, marks) for case, arm in pairs[:most]]
     hidden = ("parity error", "n", "MFU (PaLM count)", "time") if trained else ("parity error", "n")
     paper = [index for index, column in enumerate(columns) if column not in hidden]
@@ -65,12 +70,17 @@ def component(name: str, cases: Sequence[Case], limits: ceilings.Ceilings, most:
     return Table(title, columns, rows, len(pairs), paper, footnotes)
 
 
-def _flag_marks(pairs: Sequence[tuple[Case, Arm]]) -> dict[str, str]:
-    """A footnote mark for every flag that a comparison of these rows carries."""
-    flags = dict.fromkeys(
-        flag for _, arm in pairs for versus in arm.versus.values() for flag in versus.flags
-    )
-    return {flag: "†‡§¶"[i] if i < 4 else f"({i + 1})" for i, flag in enumerate(flags)}
+def _marks(pairs: Sequence[tuple[Case, Arm]], limits: ceilings.Ceilings) -> dict[str, str]:
+    """A footnote mark for every flag of a comparison, and every long reason for a missing share."""
+    notes = [flag for _, arm in pairs for versus in arm.versus.values() for flag in versus.flags]
+    notes += [
+        reason
+        for case, arm in pairs
+        if (reason := _no_share(case, arm, limits)) and len(reason) > SHORT
+    ]
+    return {
+        note: "†‡§¶"[i] if i < 4 else f"({i + 1})" for i, note in enumerate(dict.fromkeys(notes))
+    }
 
 
 def _ceilings(cases: Sequence[Case], most: int) -> Table:
@@ -112,7 +122,7 @@ def _row(
     row += _training(case, arm, limits) if trained else []
     row += [_versus(case, arm, base, marks) for base in BASELINES]
     if not trained:
-        row += [_share(case, arm, limits), _parity(arm)]
+        row += [_share(case, arm, limits, marks), _parity(arm)]
     memory, samples = arm.peak_memory_bytes, arm.samples.get(case.quantity)
     row.append(Entry(numbers.memory(memory), memory) if memory is not None else Entry("n/a"))
     row.append(Entry(str(samples), samples) if samples else Entry("0", 0))
@@ -136,7 +146,20 @@ def _training(case: Case, arm: Arm, limits: ceilings.Ceilings) -> list[Entry]:
         if isinstance(loss, int | float)
         else Entry("n/a")
     )
-    return row
+    return [*row, _loss_gate(case, arm)]
+
+
+def _loss_gate(case: Case, arm: Arm) -> Entry:
+    if arm.status != "ok":
+        return Entry("n/a")
+    if arm is loss_gate.baseline(case):
+        return Entry("baseline", tone="baseline")
+    gate = loss_gate.judge(case, arm)
+    if gate is None:
+        return Entry(loss_gate.UNTESTED, tone="quiet")
+    tones = {loss_gate.NON_INFERIOR: "good", loss_gate.DIVERGED: "bad"}
+    known = gate.difference if math.isfinite(gate.difference) else None
+    return Entry(str(gate), known, tones.get(gate.verdict, "quiet"))
 
 
 def _versus(case: Case, arm: Arm, baseline: str, marks: dict[str, str]) -> Entry:
@@ -156,11 +179,20 @@ def _versus(case: Case, arm: Arm, baseline: str, marks: dict[str, str]) -> Entry
     return Entry("n/a", note=str(entry["reason"] or "no member of this baseline was measured"))
 
 
-def _share(case: Case, arm: Arm, limits: ceilings.Ceilings) -> Entry:
+def _no_share(case: Case, arm: Arm, limits: ceilings.Ceilings) -> str:
+    """Why a measured arm has no share of a ceiling; empty where it has one."""
+    if arm.status != "ok" or case.component == "transformer":
+        return ""
+    known = ceilings.share(case, arm, case.quantity, limits) is not None
+    return "" if known else ceilings.no_share(case)
+
+
+def _share(case: Case, arm: Arm, limits: ceilings.Ceilings, marks: dict[str, str]) -> Entry:
     share = ceilings.share(case, arm, case.quantity, limits)
     if share is not None:
         return Entry(numbers.share(share), share)
-    return Entry("n/a" if arm.status != "ok" else ceilings.no_share(case))
+    reason = _no_share(case, arm, limits) or "n/a"
+    return Entry(f"n/a {marks[reason]}" if reason in marks else reason)
 
 
 def _parity(arm: Arm) -> Entry:

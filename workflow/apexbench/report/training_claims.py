@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from apexbench.records import VERDICTS
-from apexbench.report import numbers
+from apexbench.report import names, numbers
 from apexbench.report.attribution import attribute, factor, missing_cells
 from apexbench.report.cases import Arm, Case
 from apexbench.report.claim import MIXED, NOT_TESTED, REFUTED, SUPPORTED, Claim, is_apex
@@ -28,8 +28,8 @@ def amp_obsolete(cases: Sequence[Case]) -> Claim:
             ratio = factor(case, rival, arm)
             verdicts.append(verdict(ratio, MARGIN))
             evidence.append(
-                f"{case.name}: {arm.implementation} is {verdicts[-1]} against "
-                f"{rival.implementation}, {numbers.ratio(ratio.value, ratio.low, ratio.high)}."
+                f"{case.name}: {names.name(case, arm)} is {verdicts[-1]} against "
+                f"{names.name(case, rival)}, {numbers.ratio(ratio.value, ratio.low, ratio.high)}."
             )
     evidence += [line for case in cases for line in _stability(case)]
     if not verdicts:
@@ -82,7 +82,7 @@ def _stability(case: Case) -> list[str]:
             parts.append(f"loss {numbers.significant(loss)}")
         if isinstance(skipped, int | float):
             parts.append(numbers.plural(int(skipped), "skipped step"))
-        lines.append(f"{case.name}: {arm.implementation} ended with {', '.join(parts)}.")
+        lines.append(f"{case.name}: {names.name(case, arm)} ended with {', '.join(parts)}.")
     return lines[:8]
 
 

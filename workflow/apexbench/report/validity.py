@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from apexbench.report import numbers, vocabulary
+from apexbench.report import loss_gate, numbers, vocabulary
 from apexbench.report.cases import Case
 from apexbench.report.evidence import Evidence
 from apexbench.report.repeats import FEWEST_PROCESSES
@@ -48,6 +48,7 @@ def threats(evidence: Evidence, cases: Sequence[Case]) -> list[str]:
         _budget(evidence),
         _unclear(cases),
         _flags(cases),
+        loss_gate.sentence(cases),
         _missing(evidence, cases),
     ]
     devices = evidence.provenance("device_name")

@@ -87,6 +87,6 @@ def in_words(case: Case) -> str:
     if not {"width", "dtype", "direction"} <= config.keys():
         return case.name
     direction = str(config["direction"])
-    parts = [str(config["dtype"]), f"width {config['width']}"]
-    parts.append(DIRECTIONS.get(direction, direction))
-    return ", ".join(parts + (["autocast"] if config.get("autocast") else []))
+    dtype = str(config["dtype"]) + (" autocast" if config.get("autocast") else "")
+    parts = [dtype, f"width {config['width']}", DIRECTIONS.get(direction, direction)]
+    return ", ".join(parts + ([] if config.get("affine", True) else ["no affine"]))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.ticker import FuncFormatter
 
-from apexbench.report import ceilings, numbers, vocabulary
+from apexbench.report import ceilings, names, numbers, vocabulary
 from apexbench.report.cases import Case
 from apexbench.report.figures import style
 from apexbench.report.figures.style import Figure
@@ -33,7 +33,7 @@ def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Fi
             if share is None:
                 continue
             kind = style.kind(arm)
-            text = f"{arm.implementation}, {case.name}: {numbers.share(share)} of the ceiling"
+            text = f"{names.name(case, arm)}, {case.name}: {numbers.share(share)} of the ceiling"
             ax.plot(
                 share,
                 y,
@@ -45,7 +45,7 @@ def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Fi
             )
         if not any(name == case.name for name, _ in shares):
             style.lost_mark(ax, 0.02, y, "unavailable", style.short(ceilings.no_share(case), 60))
-    ax.set_yticks(range(len(shown)), [style.short(vocabulary.in_words(case), 40) for case in shown])
+    ax.set_yticks(range(len(shown)), [style.short(vocabulary.in_words(case), 56) for case in shown])
     ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.set_xlim(0, max(1.0, *shares.values()) * 1.02)
     ax.axvline(1, color=style.INK, linewidth=0.9)
@@ -53,7 +53,11 @@ def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Fi
     ax.set_xlabel("share of the measured ceiling")
     style.legend(sheet, [style.kind(arm) for case in shown for arm in case.arms])
     (name, best), top = max(shares.items(), key=lambda entry: entry[1])
-    finding = f"The highest share is {numbers.share(top)}: {best}, {name}."
+    shown_best = next(
+        (names.name(case, arm) for case in cases if case.name == name and (arm := case.arm(best))),
+        best,
+    )
+    finding = f"The highest share is {numbers.share(top)}: {shown_best}, {name}."
     more = (
         f" The first {len(shown)} of {len(cases)} cases are drawn."
         if len(cases) > len(shown)

@@ -48,7 +48,7 @@ def legend(
     handles = [
         Line2D([], [], color=colour, marker="D", markersize=4, linestyle="", label=label)
         for (name, found), colour in zip(shown.items(), COLOURS, strict=False)
-        if (label := style.short(names.name(*found), 34))
+        if (label := style.short(names.name(*found), 40))
     ]
     for text, (line, filled) in zip(
         ("against best eager", "against best, compiled too"), BASELINES.values(), strict=True
@@ -67,7 +67,13 @@ def legend(
             )
         )
     sheet.canvas.legend(
-        handles=handles, loc="outside upper right", ncols=len(handles), labelcolor=style.INK
+        handles=handles,
+        loc="outside upper right",
+        ncols=len(handles),
+        labelcolor=style.INK,
+        columnspacing=1.2,
+        handletextpad=0.5,
+        handlelength=2 if lines else 1,
     )
 
 

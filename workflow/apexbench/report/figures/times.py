@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from apexbench.report import numbers, vocabulary
+from apexbench.report import names, numbers, vocabulary
 from apexbench.report.cases import Case
 from apexbench.report.figures import style
 from apexbench.report.figures.style import Figure
@@ -66,8 +66,8 @@ def _panel(sheet: style.Sheet, ax: Axes, case: Case) -> None:
             continue
         kind = style.kind(arm)
         text = (
-            f"{arm.implementation}, {case.name}: {numbers.time(time.value, time.low, time.high)}, "
-            f"n = {arm.samples[case.quantity]}"
+            f"{names.name(case, arm)}, {case.name}: "
+            f"{numbers.time(time.value, time.low, time.high)}, n = {arm.samples[case.quantity]}"
         )
         ax.plot([time.low / size, time.high / size], [y, y], color=style.KINDS[kind], linewidth=1.6)
         ax.plot(
@@ -78,7 +78,9 @@ def _panel(sheet: style.Sheet, ax: Axes, case: Case) -> None:
             markersize=5,
             gid=sheet.title(text),
         )
-    ax.set_yticks(range(len(case.arms)), [style.short(arm.implementation, 28) for arm in case.arms])
+    ax.set_yticks(
+        range(len(case.arms)), [style.short(names.label(case, arm), 32) for arm in case.arms]
+    )
     ax.set_ylim(len(case.arms) - 0.4, -0.6)
     ax.set_xlim(0, longest / size * 1.06)
     ax.set_title(style.short(case.name), loc="right")
@@ -93,4 +95,4 @@ def _finding(case: Case) -> str:
         return f"{case.name}: nothing could be measured."
     time, arm = min(timed, key=lambda entry: entry[0].value)
     text = numbers.time(time.value, time.low, time.high)
-    return f"{case.name}: {arm.implementation} is fastest, {text}."
+    return f"{case.name}: {names.name(case, arm)} is fastest, {text}."
