@@ -105,9 +105,9 @@ def _not_worth(part: str, tested: list[Entry], cases: Sequence[Case], device: st
             "no reason to build Apex for it."
         )
     if counts.slower == counts.total:
+        every = f" in all {counts.total} cases" if counts.total > 1 else ""
         return (
-            f"{part} is slower than {rival} in {counts.total} of "
-            f"{numbers.plural(counts.total, 'case')} on this {device}{_span(best)}: "
+            f"{part} is slower than {rival}{every} on this {device}{_span(best)}: "
             "no reason to build Apex for it."
         )
     return (

@@ -53,11 +53,17 @@ def _winner(component: str, best: list[tuple[Case, Arm]]) -> Winner:
         and versus.verdict == "faster"
     ]
     line = f"Lowest median time in {most} of {numbers.plural(len(best), 'case')}"
-    line += f"{_gain(found)}."
+    default = all(_is_default(case, arm) for case, arm in best if names.says(case, arm) == name)
+    line += "; it is torch's default." if default else f"{_gain(found)}."
     others = [f"{other} in {count}" for other, count in sorted(counts.items()) if other != name]
     if others:
         line += f" Otherwise {numbers.listing(others)}."
     return Winner(component, vocabulary.title(component), name, line)
+
+
+def _is_default(case: Case, arm: Arm) -> bool:
+    members = case.baselines.get("torch_default", {}).get("members", [])
+    return arm.implementation in members
 
 
 def _gain(found: list[Versus]) -> str:

@@ -69,13 +69,11 @@ def says(case: Case, arm: Arm) -> str:
 
 
 def recipe(arm: Arm) -> str:
-    """A training recipe in words: ``the bf16 recipe with torch AdamW(fused=True), compiled``."""
+    """A training recipe in words: ``the bf16 recipe (torch AdamW(fused=True), CUDA graph)``."""
     details = arm.details
     optimizer = str(details.get("optimizer"))
     parts = [_NORMS.get(str(details.get("norm")), ""), _OPTIMIZERS.get(optimizer, optimizer)]
-    text = f"the {details['precision']} recipe with {' and '.join(filter(None, parts))}"
-    if details.get("compile"):
-        text += ", compiled"
-    if details.get("cudagraph"):
-        text += ", in a CUDA graph"
+    parts += ["torch.compile"] if details.get("compile") else []
+    parts += ["CUDA graph"] if details.get("cudagraph") else []
+    text = f"the {details['precision']} recipe ({', '.join(filter(None, parts))})"
     return text if len(text) <= 120 else text[:119] + "…"

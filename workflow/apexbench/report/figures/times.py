@@ -13,6 +13,7 @@ from apexbench.report.figures import style
 from apexbench.report.figures.style import Figure
 
 MOST_CASES = 6
+SHORT_REASON = 24
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 
@@ -56,13 +57,8 @@ def _panel(sheet: style.Sheet, ax: Axes, case: Case) -> None:
     for y, arm in enumerate(case.arms):
         time = case.time(arm)
         if time is None:
-            style.lost_mark(
-                ax,
-                0.02,
-                y,
-                arm.status,
-                style.short(f"{vocabulary.status(arm.status)}: {arm.reason}", 40),
-            )
+            reason = arm.reason or ""
+            style.lost_mark(ax, 0.02, y, arm.status, reason if len(reason) <= SHORT_REASON else "")
             continue
         kind = style.kind(arm)
         text = (
