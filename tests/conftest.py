@@ -30,6 +30,21 @@ def require_tool(name: str, why: str) -> str:
     return path
 
 
+def require_compiled_torch() -> None:
+    """Skip (in CI: fail) where torch.compile lacks a compiler; skip where torch's folder breaks it.
+
+    A measuring job works around such a folder (see `apexbench.jobs.plain_paths`), a test's own
+    process cannot.
+    """
+    from apexbench.components import requirements
+    from apexbench.machine.toolchain import compile_missing
+
+    unmet = compile_missing("cpu")
+    require(unmet is None, f"torch.compile {unmet[0] if unmet else ''}")
+    if (unmet := requirements.compiler("cpu")) is not None:
+        pytest.skip(f"torch.compile {unmet[0]}")
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The repository's root."""

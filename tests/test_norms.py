@@ -9,9 +9,8 @@ import torch
 
 from apexbench.components import layer_norm, norms, rms_norm
 from apexbench.components.component import Component
-from apexbench.machine.toolchain import compile_missing
 from apexbench.measuring import evidence
-from conftest import require
+from conftest import require_compiled_torch
 
 COMPONENTS = [layer_norm.component, rms_norm.component]
 CASE = {
@@ -89,8 +88,7 @@ def test_a_wrong_forward_or_backward_fails_parity():
 
 def test_every_case_of_a_process_is_really_compiled():
     """Past eight shapes of one function dynamo runs it eager, unless a case begins afresh."""
-    unmet = compile_missing("cpu")
-    require(unmet is None, f"torch.compile {unmet[0] if unmet else ''}")
+    require_compiled_torch()
     for width in range(8, 8 + 10):
         evidence.forget_compiled()
         function = layer_norm.torch_compiled({**CASE, "width": width})

@@ -12,6 +12,7 @@ from apexbench.components.optimizer_steps import SCALE, Update, set_lr
 from apexbench.components.optimizer_workload import learning_rate, work
 from apexbench.errors import UserError
 from apexbench.measuring.arms import Unsupported
+from conftest import require_compiled_torch
 
 torch.set_num_threads(1)
 CASE = {"model": "tiny", "algorithm": "adamw", "dtype": "float32", "grad_scaler": False}
@@ -76,9 +77,8 @@ def test_eager_implementations_pass_parity(name: str, dtype: str, scaler: bool) 
 
 @pytest.mark.slow
 def test_the_compiled_implementation_passes_parity_and_follows_the_rate() -> None:
+    require_compiled_torch()
     entry = component.implementations["torch_compiled"]
-    if entry.missing("cpu"):
-        pytest.skip(str(entry.missing("cpu")))
     workload = component.workload(CASE, "cpu", 3)
     arm = workload.arm(entry)
     parity = workload.check(arm)

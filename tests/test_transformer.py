@@ -16,6 +16,7 @@ from apexbench.transformer.workload import (  # noqa: E402
     component,
     tolerance,
 )
+from conftest import require_compiled_torch  # noqa: E402
 
 MODEL = {
     **dataclasses.asdict(PRESETS["tiny"]),
@@ -307,9 +308,7 @@ def test_case_names_its_recipes_and_its_text():
 
 @pytest.mark.slow
 def test_compiled_training_follows_eager():
-    entry = component.implementations["bf16+torch+fused+compile"]
-    if (missing := entry.missing("cpu")) is not None:
-        pytest.skip(missing[0])
+    require_compiled_torch()
     work = workload()
     eager, compiled = arm(work, "bf16+torch+fused"), arm(work, "bf16+torch+fused+compile")
     assert work.check(compiled).passed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 
 from apexbench.components.component import Missing, Requirement
 
@@ -31,9 +32,17 @@ def apex(module: str) -> Requirement:
 
 def compiler(device: str) -> Missing | None:
     """What torch.compile needs: a C++ compiler on the CPU, Triton and a C compiler on a GPU."""
-    from apexbench.machine.toolchain import compile_missing
+    from apexbench.machine.toolchain import compile_missing, needs_quoting
 
-    return compile_missing(device)
+    if (unmet := compile_missing(device)) is not None:
+        return unmet
+    torch = importlib.util.find_spec("torch")
+    if device == "cpu" and torch and torch.origin and needs_quoting(torch.origin):
+        return (
+            "needs a folder name without spaces or quotes around torch",
+            f"set TMPDIR to such a folder, or install torch in one  # it is {torch.origin}",
+        )
+    return None
 
 
 def package(name: str, distribution: str | None = None) -> Requirement:

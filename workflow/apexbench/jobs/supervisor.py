@@ -22,6 +22,7 @@ from typing import Any
 
 from apexbench import records
 from apexbench.errors import UserError
+from apexbench.jobs import plain_paths
 from apexbench.jobs.progress import Progress
 from apexbench.jobs.request import Request, Task
 from apexbench.jobs.worker import EXIT_DEVICE_LOST
@@ -153,7 +154,11 @@ def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | 
         path.write_text(json.dumps(description), encoding="utf-8")
         with job.log.open("ab") as log:
             child = subprocess.Popen(
-                [sys.executable, "-m", "apexbench.jobs.worker", str(path)],
+                [
+                    plain_paths.interpreter(Path(scratch)),
+                    *("-m", "apexbench.jobs.worker", str(path)),
+                ],
+                env=plain_paths.environment(Path(scratch)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

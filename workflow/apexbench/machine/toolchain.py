@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sysconfig
@@ -80,6 +81,11 @@ def python_headers() -> Path | None:
     """The path of Python.h, which both backends of torch.compile include; None if missing."""
     header = Path(sysconfig.get_path("include")) / "Python.h"
     return header if header.is_file() else None
+
+
+def needs_quoting(path: str) -> bool:
+    """Whether a shell, or torch.compile's C++ backend, would take ``path`` apart."""
+    return bool(path) and shlex.quote(path) != path
 
 
 def compile_missing(device: str) -> tuple[str, str] | None:
