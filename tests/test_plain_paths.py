@@ -1,4 +1,4 @@
-"""torch.compile on the CPU where the project, its Python and its caches lie under `my bench (1)`."""
+"""torch.compile on the CPU where project, Python and caches lie in a folder with spaces."""
 
 from __future__ import annotations
 
