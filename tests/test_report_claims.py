@@ -67,7 +67,7 @@ def test_c2_and_the_answer_follow_the_verdicts(
 def test_a_tie_names_the_torch_arm_that_ties() -> None:
     records = set_verdicts(factory.optimizer(), "same", 1.0, is_fused)
     line = tile(records, "optimizer").line
-    assert line.startswith("torch adamw_compiled ties FusedAdam on this Test GPU")
+    assert line.startswith("FusedAdam is as fast as torch adamw_compiled on this Test GPU (1.00×)")
     assert line.endswith("no reason to build Apex for it.")
 
 

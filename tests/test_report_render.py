@@ -365,7 +365,8 @@ def test_many_cases_stay_small_and_say_what_is_left_out(tmp_path: Path) -> None:
     records = []
     for number in range(700):
         case = f"case {number}"
-        records.append(dataclasses.replace(base, case=case, key=f"{number:016x}"))
+        config = {**base.config, "width": 64 + number}
+        records.append(dataclasses.replace(base, case=case, key=f"{number:016x}", config=config))
     out = render(tmp_path, records)
     text = (out / "report.html").read_text()
     assert len(text.encode()) < 3_000_000

@@ -52,12 +52,12 @@ def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Fi
     ax.xaxis.set_major_formatter(FuncFormatter(style.percent))
     ax.set_xlabel("share of the measured ceiling")
     style.legend(sheet, [style.kind(arm) for case in shown for arm in case.arms])
-    (name, best), top = max(shares.items(), key=lambda entry: entry[1])
+    (name, best), highest = max(shares.items(), key=lambda entry: entry[1])
     shown_best = next(
-        (names.name(case, arm) for case in cases if case.name == name and (arm := case.arm(best))),
+        (names.name(case, top) for case in cases if case.name == name and (top := case.arm(best))),
         best,
     )
-    finding = f"The highest share is {numbers.share(top)}: {shown_best}, {name}."
+    finding = f"The highest share is {numbers.share(highest)}: {shown_best}, {name}."
     more = (
         f" The first {len(shown)} of {len(cases)} cases are drawn."
         if len(cases) > len(shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from matplotlib.lines import Line2D
 
@@ -11,7 +12,10 @@ from apexbench.report.cases import Arm, Case, Versus
 from apexbench.report.figures import style
 from apexbench.report.verdicts import against, tally
 
-BASELINES = {"torch_eager_best": ("-", True), "torch_best": ("--", False)}
+BASELINES: dict[str, tuple[Literal["-", "--"], bool]] = {
+    "torch_eager_best": ("-", True),
+    "torch_best": ("--", False),
+}
 COLOURS = (style.ORANGE, style.PINK, style.AMBER)
 KEY = "the bars are {level} intervals and the grey band is the 1 % margin."
 COMPILED = "against everything torch ships, torch.compile included"
