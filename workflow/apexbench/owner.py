@@ -26,7 +26,7 @@ def begin(plan: Plan) -> None:
 
     Ends the program with one sentence that names the holder if another run has the folder.
     """
-    from apexbench import locks, processes
+    from apexbench import locks, processes, termination
     from apexbench.machine.source import source_version
 
     try:
@@ -40,6 +40,7 @@ def begin(plan: Plan) -> None:
     except UserError as error:
         sys.exit(f"apexbench: {error}")
     processes.announce_owner()
+    termination.handle_beside_main()
     if source := source_version():
         os.environ["APEXBENCH_SOURCE"] = source
     say(f"preset {plan.config.preset} on {plan.config.device}: {plan.why_device}")
