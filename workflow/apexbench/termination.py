@@ -2,11 +2,12 @@
 
 Snakemake's handler takes the scheduler's lock, which is not reentrant, and Python runs handlers in
 the main thread between two instructions. If the main thread holds that lock at the moment (it does
-while it finishes jobs, which includes importing pandas the first time), it waits for itself forever.
+while it finishes jobs, and then imports pandas the first time), it waits for itself forever.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -26,10 +27,8 @@ def handle_beside_main(signum: int = signal.SIGTERM) -> None:
     os.set_blocking(writing, False)
 
     def note(_signum: int, _frame: FrameType | None) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):  # when thousands of them wait already
             os.write(writing, b"\0")
-        except BlockingIOError:  # thousands of them wait already
-            pass
 
     def handle() -> None:
         while os.read(reading, 1):
