@@ -120,7 +120,7 @@ def test_retry_clears_the_cells_of_a_status(toy):
 
 def test_a_component_that_cannot_start_is_one_sentence(toy, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TESTS.parent / "workflow"))
-    with pytest.raises(UserError, match="before it measures anything"):
+    with pytest.raises(UserError, match="'toy' is not a component: write one of amp, "):
         run(toy, request("a"))
     assert "'toy' is not a component" in (toy / "log").read_text()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from apexbench.errors import UserError
 from apexbench.plan import Plan
+from apexbench.records import sweep
 
 RESULTS = Path("results")
 _held: list[Any] = []
@@ -32,6 +33,7 @@ def begin(plan: Plan) -> None:
     try:
         RESULTS.mkdir(exist_ok=True)
         _held.append(locks.run_lock(RESULTS))
+        sweep(RESULTS)
     except OSError as error:
         sys.exit(
             f"apexbench: {RESULTS.absolute()} cannot be written ({error.strerror}): "

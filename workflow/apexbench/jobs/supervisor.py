@@ -192,6 +192,8 @@ def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progre
         return event["key"]
     elif kind == "phase":
         progress.phase(event["text"])
+    elif kind == "refused":
+        raise UserError(event["text"])
     elif kind == "lost":
         job.lost.setdefault(event["key"], {})[event["implementation"]] = ("failed", event["reason"])
     elif kind == "record":

@@ -34,6 +34,8 @@ from apexbench.records.text import (
     file_name,
     load_json,
     source_digest,
+    sweep,
+    write_bytes_atomically,
     write_text_atomically,
 )
 
@@ -61,6 +63,8 @@ __all__ = [
     "read",
     "read_index",
     "source_digest",
+    "sweep",
     "write",
+    "write_bytes_atomically",
     "write_text_atomically",
 ]
