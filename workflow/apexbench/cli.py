@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 import apexbench
-from apexbench.errors import UserError, cannot_write, disk_fault
+from apexbench.disk import any_file
+from apexbench.errors import UserError
 
 app = typer.Typer(
     add_completion=False,
@@ -176,9 +177,9 @@ def main() -> None:
     except UserError as error:
         sys.exit(_say(str(error)))
     except OSError as error:
-        if (fault := disk_fault(error)) is None:
+        if (known := any_file(error)) is None:
             raise
-        sys.exit(_say(str(cannot_write(fault.filename or "a file", fault))))
+        sys.exit(_say(str(known)))
 
 
 def _say(sentence: str) -> int:

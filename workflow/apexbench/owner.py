@@ -27,18 +27,13 @@ def begin(plan: Plan) -> None:
 
     Ends the program with one sentence that names the holder if another run has the folder.
     """
-    from apexbench import locks, processes, termination
+    from apexbench import disk, locks, processes, termination
     from apexbench.machine.source import source_version
 
     try:
-        RESULTS.mkdir(exist_ok=True)
-        _held.append(locks.run_lock(RESULTS))
+        _held.append(locks.run_lock(RESULTS.absolute()))
+        disk.check_space(Path.cwd(), RESULTS.absolute())
         sweep(RESULTS)
-    except OSError as error:
-        sys.exit(
-            f"apexbench: {RESULTS.absolute()} cannot be written ({error.strerror}): "
-            "make it writable."
-        )
     except UserError as error:
         sys.exit(f"apexbench: {error}")
     processes.announce_owner()

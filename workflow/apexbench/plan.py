@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbench import config as configs
-from apexbench import records
+from apexbench import disk, records
 from apexbench.components.names import implementation_names
 from apexbench.config import Config
 from apexbench.errors import UserError
@@ -193,6 +193,7 @@ def load(root: Path, overrides: Mapping[str, Any]) -> Plan:
     Sets what the jobs inherit: PYTHONPATH, the number of threads, the run's id.
     """
     try:
+        disk.check_folder(Path.cwd())
         requested = str(overrides.get("device", "auto"))
         has_gpu = device_choice("auto").device == "cuda"
         config = configs.load(root, overrides, has_gpu, implementation_names())

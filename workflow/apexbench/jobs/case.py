@@ -13,7 +13,7 @@ from typing import Any
 
 from apexbench.components import requirements
 from apexbench.components.component import Component, Implementation
-from apexbench.errors import cannot_write, disk_fault
+from apexbench.disk import cannot_write, disk_fault
 from apexbench.measuring import evidence, faults, verdicts
 from apexbench.measuring.arms import Arm, Workload
 from apexbench.measuring.beat import Beat

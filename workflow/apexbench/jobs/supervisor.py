@@ -50,7 +50,7 @@ def run(request: Request, out: Path, log: Path, progress: Progress | None = None
     Valid records are kept; a corrupt one is a UserError that names it. Returns when every task has
     its record, whatever the status of its cells.
     """
-    begin, started = time.time(), time.time()
+    begin, started = time.monotonic(), time.time()
     job = Job(request, out.parent, log)
     tasks = request.tasks()
     progress = progress or Progress(request.component, len(tasks), log)
@@ -59,7 +59,7 @@ def run(request: Request, out: Path, log: Path, progress: Progress | None = None
     log.parent.mkdir(parents=True, exist_ok=True)
     for process in request.processes:
         _measure(job, [task for task in tasks if task.process == process], progress)
-    job.seconds["total"] = time.time() - begin
+    job.seconds["total"] = time.monotonic() - begin
     index = {
         "component": request.component,
         "run": os.environ.get("APEXBENCH_RUN_ID"),

@@ -49,7 +49,7 @@ def main(path: str) -> int:
     try:
         return _measure(job, events, begin)
     except UserError as error:
-        logging.getLogger(__name__).error("%s", error, exc_info=error)
+        logging.getLogger(__name__).error("%s", error)
         events.send("refused", text=str(error))
         return EXIT_REFUSED
 

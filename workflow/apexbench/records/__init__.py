@@ -29,6 +29,7 @@ from apexbench.records.store import (
     write,
 )
 from apexbench.records.text import (
+    WRITING,
     canonical,
     digest,
     file_name,
@@ -46,6 +47,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "STATUSES",
     "VERDICTS",
+    "WRITING",
     "Cell",
     "Check",
     "Comparison",

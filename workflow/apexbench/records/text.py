@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from apexbench.errors import cannot_write
+from apexbench.disk import cannot_write
 
 WRITING = ".writing-"
 """How the name of a file begins that is not whole yet."""
