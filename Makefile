@@ -28,6 +28,10 @@ BASE := .venv/.installed-$(KEY)
 DEV := .venv/.installed-dev-$(KEY)
 WITH_TORCH := $(if $(filter 0,$(TORCH)),,.venv/.installed-torch-$(TORCH_VERSION))
 
+# What .venv holds and nothing else: no module of the caller's.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
+export PYTHONNOUSERSITE := 1
+
 .DELETE_ON_ERROR:
 .PHONY: help report test soak install reference paper doctor lint lock clean
 
