@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import record_factory as factory
 from apexbench import records
 from apexbench.errors import UserError
 from apexbench.jobs import retry, supervisor
-from apexbench.jobs.request import Request
+from apexbench.jobs.request import Request, Task
 
 TESTS = Path(__file__).parent
 MEASURING = {
@@ -108,6 +109,36 @@ def test_a_corrupt_record_is_named_and_nothing_else_is_lost(toy):
         assert "delete that file" in str(caught.value)
     path.unlink()
     assert run(toy, request("a", "b"))[1]["measured"] == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": {"name": "z"}},
+        {"environment": {"gpus": "1x NVIDIA H100"}},
+        {"provenance": {"device": "cuda"}},
+        {"process": 3},
+    ],
+)
+def test_a_record_of_another_machine_or_case_under_this_name_is_refused(toy, change):
+    _, index = run(toy, request("a"))
+    path = toy / "results/records/toy" / index["records"][0]["file"]
+    value = json.loads(path.read_text())
+    for key, entry in change.items():
+        value[key] = {**value[key], **entry} if isinstance(entry, dict) else entry
+    path.write_text(json.dumps(value))
+    with pytest.raises(UserError, match=f"{path.name} holds another record than its name says"):
+        run(toy, request("a"))
+
+
+def test_a_record_of_another_gpu_model_is_refused_by_its_own_words():
+    entry = factory.optimizer()[0]
+    entry.environment = {"gpus": "1x Test GPU 9000"}
+    task = Task(entry.config, 0, entry.key)
+    asked = Request("optimizer", "cuda", 0, MEASURING, entry.environment)
+    assert supervisor._is_of(entry, task, asked)
+    entry.provenance["device_name"] = "NVIDIA H200"
+    assert not supervisor._is_of(entry, task, asked)
 
 
 def test_retry_clears_the_cells_of_a_status(toy):

@@ -91,12 +91,21 @@ def _find_done(job: Job, tasks: list[Task]) -> None:
     for task in tasks:
         if (path := present.get(task.key)) is not None:
             record = records.read(path)
-            if record.key != task.key or record.component != job.request.component:
-                raise UserError(
-                    f"{path} holds another record than its name says: delete that file and run the "
-                    "same command again."
-                )
+            if not _is_of(record, task, job.request):
+                raise records.misplaced(path)
             job.done[task.key] = path.name
+
+
+def _is_of(record: records.Record, task: Task, request: Request) -> bool:
+    """Whether a record says of itself what its name promises: the case, and the same machine."""
+    gpu = request.environment.get("gpus") if request.device == "cuda" else None
+    return (
+        (record.key, record.component) == (task.key, request.component)
+        and (record.config, record.process) == (task.case, task.process)
+        and record.environment == request.environment
+        and record.provenance["device"] == request.device
+        and (gpu is None or str(record.provenance.get("device_name")) in gpu)
+    )
 
 
 def _measure(job: Job, tasks: list[Task], progress: Progress) -> None:

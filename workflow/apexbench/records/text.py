@@ -32,7 +32,10 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def load_json(text: str) -> Any:
-    """Strict JSON: NaN, Infinity, overflowing numbers and duplicate keys raise ValueError."""
+    """Strict JSON: NaN, Infinity, overflowing numbers and duplicate keys raise ValueError.
+
+    So do integers of more than 64 bits, which nothing here counts.
+    """
 
     def finite(literal: str) -> float:
         value = float(literal)
@@ -40,8 +43,14 @@ def load_json(text: str) -> Any:
             raise ValueError(f"it holds {literal}, which is not a finite number")
         return value
 
+    def whole(literal: str) -> int:
+        if len(literal) > 20 or not -(2**63) <= (value := int(literal)) < 2**63:
+            raise ValueError(f"it holds a number of {len(literal)} digits")
+        return value
+
     return json.loads(
         text,
+        parse_int=whole,
         parse_constant=_refuse_constant,
         parse_float=finite,
         object_pairs_hook=_refuse_duplicates,
