@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -178,3 +180,23 @@ def test_the_supervisor_needs_no_torch():
         check=True,
         env={**os.environ, "PYTHONPATH": str(TESTS.parent / "workflow")},
     )
+
+
+def test_sigterm_ends_the_measuring_process_and_leaves_no_temporary_file(toy):
+    scratch = toy / "tmp"
+    scratch.mkdir()
+    out = toy / "results" / "records" / "toy" / "index.json"
+    asked = request("a", "hang", measuring={"implementation_seconds": 60})
+    command = [sys.executable, "-m", "apexbench", "measure", "--request", asked.text()]
+    running = subprocess.Popen(
+        [*command, "--out", str(out), "--log", str(toy / "log")],
+        env={**os.environ, "TMPDIR": str(scratch)},
+    )
+    end = time.monotonic() + 30
+    while not list(out.parent.glob("toy-a-*")) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert list(scratch.iterdir())
+    running.terminate()
+    assert running.wait(10) == 128 + signal.SIGTERM
+    assert not list(scratch.iterdir())
+    assert [records.read(path).config for path in out.parent.glob("*.json")] == [{"name": "a"}]

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline import Project, python_with_toy, toy_config
 
+HOSTILE = """x'; touch pwned; $(touch pwned) `touch pwned` "</script><b>é"""
 EVIL = "raise SystemExit('the jobs import from PYTHONPATH')\n"
 # What Snakemake does not import: that it finds its own modules is the caller's business.
 NAMES = ("torch", "apex", "typer", "scipy", "typst", "rich", "amp_C")
@@ -23,7 +24,7 @@ def run(tmp_path_factory):
     project = Project(
         place / """my "bench" 'é' $(touch pwned) (1)""", python_with_toy(place / "py")
     )
-    project.configure(toy_config("a", "b"))
+    project.configure(toy_config("a", HOSTILE))
     evil = place / "evil"
     evil.mkdir()
     for name in NAMES:
@@ -54,6 +55,7 @@ def test_it_ends_with_a_report(run):
     assert project.index()["measured"] == 2
     assert (project.folder / "results/report.pdf").read_bytes().startswith(b"%PDF")
     assert not list(project.folder.parent.rglob("pwned"))
+    assert "</script><b>" not in (project.folder / "results/report.html").read_text()
     assert project.processes() == []
 
 
@@ -71,7 +73,7 @@ def test_a_clock_that_was_set_back_costs_no_measurement(run):
     for path in (project.folder / "results").rglob("*"):
         os.utime(path, (tomorrow, tomorrow))
     kept = set(project.records())
-    project.configure(toy_config("a", "b", "c"))
+    project.configure(toy_config("a", HOSTILE, "c"))
     done = project.run("results/summary.csv")
     assert done.returncode == 0, done.stdout
     assert project.index()["measured"] == 1

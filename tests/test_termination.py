@@ -14,6 +14,8 @@ import pytest
 
 from apexbench.termination import handle_beside_main
 
+WORKFLOW = Path(__file__).parents[1] / "workflow"
+
 # The signal comes at the worst moment by construction: a job has ended, the main thread finishes it
 # under the lock. Two jobs, so that Snakemake has a reason to end early.
 SNAKEFILE = """
@@ -54,7 +56,7 @@ def start(folder: Path, cured: bool) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "snakemake", "--cores", "1", "--nolock"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "workflow")},
+        env={**os.environ, "PYTHONPATH": str(WORKFLOW)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -117,3 +119,20 @@ def test_an_ignored_or_default_signal_stays_so(kept):
         assert signal.getsignal(signal.SIGUSR1) is kept
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_ctrl_c_while_a_command_is_being_imported_is_no_traceback(tmp_path):
+    (tmp_path / "typer.py").write_text("import time; print('loading', flush=True); time.sleep(30)")
+    running = subprocess.Popen(
+        [sys.executable, "-m", "apexbench", "doctor"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{WORKFLOW}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == "loading\n"
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=10)
+    assert running.returncode == -signal.SIGINT
+    assert told == ""
