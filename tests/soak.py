@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "workflow")]
 
@@ -196,13 +198,51 @@ class Soak:
         }
 
 
+PAGE = """\
+# Soak
+What `make soak` measured: {runs} consecutive runs in one folder that each measure again, one job of
+{cases} cases, and {seeds} runs that were killed at random moments and resumed, each compared with an
+undisturbed run. It uses the tests' toy component, so that nothing but apexbench and Snakemake is at
+work. Commit `{commit}`, {machine}, Python {python}, {minutes} minutes; other work shared the machine.
+`make soak SOAK_FLAGS='--out docs'` writes this page.
+
+| what | first fifth | last fifth | largest |
+|---|---|---|---|
+{rows}
+
+Memory and seconds are medians, open files the largest number; memory is resident, in MiB. The worker
+holds the buffer that empties the CPU's cache between windows. Half-written files that kills left:
+{halves}; a later run sweeps them. Processes and temporary files left by undisturbed runs: none is
+allowed.
+
+{verdict}
+"""
+
+
+def page(result: dict[str, Any]) -> str:
+    """The figures as a page of docs/."""
+    figures = dict(result["figures"])
+    series = {name: value for name, value in figures.items() if isinstance(value, list)}
+    rows = [f"| {name} | {' | '.join(f'{v:g}' for v in value)} |" for name, value in series.items()]
+    faults = [f"- {fault}" for fault in result["faults"]]
+    return PAGE.format(
+        runs=figures.get("runs", 0),
+        cases=figures.get("long job: cases", 0),
+        seeds=figures.get("kills: seeds", 0),
+        halves=figures.get("kills: half-written files left, swept later", 0),
+        rows="\n".join(rows),
+        verdict="\n".join(["Faults:", "", *faults] if faults else ["No fault was found."]),
+        **{name: result[name] for name in ("commit", "machine", "python", "minutes")},
+    )
+
+
 def main() -> int:
-    """Run all of it; prints the figures as JSON."""
+    """Run all of it; prints the page of figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=50)
-    parser.add_argument("--out", type=Path, help="file for the figures")
+    parser.add_argument("--out", type=Path, help="a folder for soak.json and soak.md")
     given = parser.parse_args()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="soak-") as place:
@@ -219,17 +259,20 @@ def main() -> int:
         soak.runs(given.runs)
         soak.long_job(given.cases)
         soak.kills(given.seeds, make)
+    commit = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
     result = {
+        "commit": subprocess.run(commit, capture_output=True, text=True).stdout.strip()
+        or "unknown",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
         "python": platform.python_version(),
         "minutes": round((time.monotonic() - begin) / 60, 1),
         "figures": soak.figures,
         "faults": soak.faults,
     }
-    text = json.dumps(result, indent=1)
-    print(text)
+    print(page(result))
     if given.out:
-        given.out.write_text(text + "\n")
+        (given.out / "soak.json").write_text(json.dumps(result, indent=1) + "\n")
+        (given.out / "soak.md").write_text(page(result))
     return 1 if soak.faults else 0
 
 
