@@ -200,20 +200,19 @@ class Soak:
 
 PAGE = """\
 # Soak
-What `make soak` measured: {runs} consecutive runs in one folder that each measure again, one job of
-{cases} cases, and {seeds} runs that were killed at random moments and resumed, each compared with an
-undisturbed run. It uses the tests' toy component, so that nothing but apexbench and Snakemake is at
-work. Commit `{commit}`, {machine}, Python {python}, {minutes} minutes; other work shared the machine.
-`make soak SOAK_FLAGS='--out docs'` writes this page.
+What `make soak` measured: {runs} consecutive runs in one folder that each measure again, one job
+of {cases} cases, and {seeds} runs that were killed at random moments and resumed, each compared
+with an undisturbed run. It uses the tests' toy component, so that nothing but apexbench and
+Snakemake is at work. Commit `{commit}`, {machine}, Python {python}, {minutes} minutes, on a machine
+that had other work too. `make soak SOAK_FLAGS='--out docs'` writes this page.
 
 | what | first fifth | last fifth | largest |
 |---|---|---|---|
 {rows}
 
-Memory and seconds are medians, open files the largest number; memory is resident, in MiB. The worker
-holds the buffer that empties the CPU's cache between windows. Half-written files that kills left:
-{halves}; a later run sweeps them. Processes and temporary files left by undisturbed runs: none is
-allowed.
+Memory (resident, MiB) and seconds are medians, open files the largest number. The worker holds the
+buffer that empties the CPU's cache between windows. Half-written files that kills left: {halves}; a
+later run sweeps them. A process or temporary file that an undisturbed run leaves is a fault.
 
 {verdict}
 """
