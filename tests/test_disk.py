@@ -12,6 +12,7 @@ import pytest
 import kills
 from apexbench import disk, records
 from apexbench.errors import UserError
+from apexbench.jobs import supervisor
 from pipeline import Project, python_with_toy, toy_config
 from test_supervisor import request, run, toy
 
@@ -65,6 +66,20 @@ def test_an_index_that_cannot_be_written_costs_no_record(toy, monkeypatch):
         run(toy, request("a"))
     monkeypatch.setattr(os, "fsync", real)
     assert run(toy, request("a"))[1]["measured"] == 0
+
+
+def test_a_mount_that_vanishes_after_a_record_leaves_no_index_that_names_it(toy, monkeypatch):
+    def vanish(job, tasks, progress, measure=supervisor._measure):
+        measure(job, tasks, progress)
+        job.folder.rename(toy / "the disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(supervisor, "_measure", vanish)
+        with pytest.raises(UserError, match=r"toy-a-\w+\.json was written and is gone: check that"):
+            run(toy, request("a", measuring=SHORT))
+    assert not (toy / "results/records/toy").exists()
+    (toy / "the disk").rename(toy / "results/records/toy")
+    assert run(toy, request("a", measuring=SHORT))[1]["measured"] == 0
 
 
 def mounts() -> bool:

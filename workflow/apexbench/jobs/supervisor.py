@@ -59,6 +59,7 @@ def run(request: Request, out: Path, log: Path, progress: Progress | None = None
     log.parent.mkdir(parents=True, exist_ok=True)
     for process in request.processes:
         _measure(job, [task for task in tasks if task.process == process], progress)
+    _check_kept(job)
     job.seconds["total"] = time.monotonic() - begin
     index = {
         "component": request.component,
@@ -106,6 +107,16 @@ def _is_of(record: records.Record, task: Task, request: Request) -> bool:
         and record.provenance["device"] == request.device
         and (gpu is None or str(record.provenance.get("device_name")) in gpu)
     )
+
+
+def _check_kept(job: Job) -> None:
+    """Whether every record is still where it was written: a mount may have vanished meanwhile."""
+    for name in job.done.values():
+        if not (job.folder / name).is_file():
+            raise UserError(
+                f"{job.folder / name} was written and is gone: check that its disk is mounted and "
+                "well, then run the same command again."
+            )
 
 
 def _measure(job: Job, tasks: list[Task], progress: Progress) -> None:
