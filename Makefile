@@ -18,6 +18,7 @@ TORCH_VERSION ?= 2.13.0
 TORCH_INDEX ?= $(if $(wildcard /dev/nvidia0)$(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 SNAKEMAKE_FLAGS ?=
 PYTEST_FLAGS ?=
+SOAK_FLAGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -27,8 +28,12 @@ BASE := .venv/.installed-$(KEY)
 DEV := .venv/.installed-dev-$(KEY)
 WITH_TORCH := $(if $(filter 0,$(TORCH)),,.venv/.installed-torch-$(TORCH_VERSION))
 
+# What .venv holds and nothing else: no module of the caller's.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
+export PYTHONNOUSERSITE := 1
+
 .DELETE_ON_ERROR:
-.PHONY: help report test install reference paper doctor lint lock clean
+.PHONY: help report test soak install reference paper doctor lint lock clean
 
 help:
 	@echo 'make report     measure this machine and write results/report.html'
@@ -38,6 +43,7 @@ help:
 	@echo 'make reference  copy the last run into results/reference/<machine>/'
 	@echo 'make install    only install into .venv'
 	@echo 'make lint       check style and types'
+	@echo 'make soak       run it a hundred times, kill it fifty times (half an hour), print what grew'
 	@echo 'make lock       resolve the locked requirements again (needs uv)'
 	@echo 'make clean      remove .venv and caches; results/ stays'
 
@@ -49,6 +55,9 @@ report: install
 
 test: $(BASE) $(WITH_TORCH) $(DEV)
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+soak: $(BASE) $(DEV)
+	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python tests/soak.py $(SOAK_FLAGS)
 
 doctor: install
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m apexbench doctor

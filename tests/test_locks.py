@@ -246,5 +246,5 @@ def test_a_results_folder_has_one_run(tmp_path):
 
 
 def test_a_results_folder_that_cannot_be_written_is_one_sentence():
-    with pytest.raises(UserError, match="set another results folder"):
+    with pytest.raises(UserError, match="run a copy of the project elsewhere"):
         run_lock("/proc/results")

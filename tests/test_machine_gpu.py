@@ -9,8 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+import record_factory as factory
 from apexbench.errors import UserError
 from apexbench.machine import gpu, gpu_state
+from apexbench.measuring import verdicts
+from apexbench.measuring.sampler import Samples
+from apexbench.report import evidence, validity
 
 UUIDS = ("GPU-8a1fc3e2-0000", "GPU-8a99d1b7-1111", "GPU-b7c0de00-2222")
 
@@ -210,3 +214,13 @@ def test_no_driver_and_no_package(monkeypatch):
 
 def test_an_unknown_gpu_has_an_empty_state(nvml):
     assert gpu_state.gpu_state("GPU-unknown").temperature_c is None
+
+
+def test_another_process_on_the_gpu_is_flagged_and_said(tmp_path):
+    state = [{"foreign_processes": [{"pid": 7, "name": "python", "memory_bytes": 1 << 30}]}]
+    samples = Samples("step_time", {}, {}, [], 30, "target", 1, 1, state=state)
+    assert verdicts._flags(samples, "a", ["b"]) == ["another process used the GPU"]
+    record = factory.optimizer()[0]
+    record.state = state
+    found = evidence.load(factory.write_run(tmp_path, [record]))
+    assert "Other processes used the GPU during 1 record." in validity.threats(found, [])

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
-import random
 import re
+import shutil
 import signal
 import subprocess
 import time
 
 import pytest
 
+import kills
 from apexbench import records
 from pipeline import Project, python_with_toy, toy_config
 
@@ -102,42 +102,33 @@ def test_a_second_run_does_nothing_within_a_second_of_an_empty_snakefile(finishe
     assert before == {path: path.stat().st_mtime_ns for path in project.records().values()}
 
 
-def strictly_readable(project):
-    """Every record under its final name is whole."""
-    for path in (project.folder / "results/records").rglob("*.json"):
-        if path.name == "index.json":
-            json.loads(path.read_text())
-        else:
-            records.read(path)
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory, python):
+    """An undisturbed run as far as the table of results."""
+    made = Project(tmp_path_factory.mktemp("measured") / "my bench (1)", python)
+    made.configure(toy_config(*"abcd"))
+    return kills.undisturbed(made, "results/summary.csv")
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_killed_run_resumes_with_the_same_command(seed, project):
-    cases = ["a", "b", "c", "d"]
-    project.configure(toy_config(*cases))
-    kill = signal.SIGKILL if seed % 2 == 0 else signal.SIGTERM
-    running = project.start()
-    time.sleep(random.Random(seed).uniform(0.3, 7))
-    ended = running.poll() is not None
-    if kill == signal.SIGKILL:
-        os.kill(running.pid, kill)
-    else:
-        os.killpg(running.pid, kill)
+def test_a_killed_run_resumes_with_the_same_command(seed, project, measured):
+    project.configure(toy_config(*"abcd"))
+    kills.kill_and_resume(project, seed, measured, "results/summary.csv")
+
+
+def test_a_run_killed_while_it_writes_the_report_resumes(project, finished):
+    shutil.copytree(finished[0].folder / "results", project.folder / "results")
+    running = project.start("--forcerun", "figures")
+    end = time.monotonic() + 60
+    while not (project.folder / "results/.lock").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(1)
+    os.kill(running.pid, signal.SIGKILL)
     running.communicate(timeout=60)
     assert project.wait_until_gone() == []
-    if (project.folder / "results/records").is_dir():
-        strictly_readable(project)
-    kept = {
-        path: path.stat().st_mtime_ns
-        for path in (project.folder / "results/records/toy").glob("toy-*.json")
-    }
-    resumed = project.run()
-    assert resumed.returncode == 0, resumed.stdout
-    strictly_readable(project)
-    found = {records.read(path).config["name"] for path in project.records().values()}
-    assert found == set(cases)
-    assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
-    assert ended or kept or project.index()["measured"] == len(cases)
+    assert project.run().returncode == 0
+    assert (project.folder / "results/report.pdf").read_bytes().startswith(b"%PDF")
+    assert kills.outcome(project) == kills.outcome(finished[0])
 
 
 def test_what_changes_is_measured_again_and_nothing_else(project):

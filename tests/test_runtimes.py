@@ -20,6 +20,11 @@ from apexbench.runtimes.podman import Podman
 
 A, B = "GPU-aaaa", "GPU-bbbb"
 WORKFLOW = Path(__file__).parents[1] / "workflow"
+EXEC_ON_GPU = (
+    "import sys; from pathlib import Path; from apexbench import execute\n"
+    "execute.visible_gpu_uuids = lambda: [{gpu!r}]\n"
+    "sys.exit(execute.execute(['--version'], 'native', device='cuda', results=Path({results!r})))"
+)
 
 
 def job(**changes):
@@ -332,3 +337,20 @@ def test_exec_names_a_missing_sif(repository, monkeypatch):
     monkeypatch.setattr(execute, "choose", lambda r, i: (Apptainer(), "test"))
     with pytest.raises(UserError, match=r"gone\.sif is not there; build the image"):
         execute.execute(["measure"], image=str(repository / "gone.sif"))
+
+
+def test_two_folders_on_one_gpu_take_turns_by_its_uuid(repository, tmp_path):
+    with locks.device_lock(A):
+        waiting = subprocess.Popen(
+            [sys.executable, "-c", EXEC_ON_GPU.format(gpu=A, results=str(tmp_path))],
+            env={**os.environ, "PYTHONPATH": str(WORKFLOW)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for line in waiting.stderr:
+            if "waiting" in line:
+                break
+        assert line.startswith(f"waiting for GPU {A}: held by pid {os.getpid()} (user ")
+        assert waiting.poll() is None
+    waiting.communicate(timeout=30)
+    assert waiting.returncode == 0

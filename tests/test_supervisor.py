@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
+import record_factory as factory
 from apexbench import records
 from apexbench.errors import UserError
 from apexbench.jobs import retry, supervisor
-from apexbench.jobs.request import Request
+from apexbench.jobs.request import Request, Task
 
 TESTS = Path(__file__).parent
 MEASURING = {
@@ -110,6 +113,36 @@ def test_a_corrupt_record_is_named_and_nothing_else_is_lost(toy):
     assert run(toy, request("a", "b"))[1]["measured"] == 1
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": {"name": "z"}},
+        {"environment": {"gpus": "1x NVIDIA H100"}},
+        {"provenance": {"device": "cuda"}},
+        {"process": 3},
+    ],
+)
+def test_a_record_of_another_machine_or_case_under_this_name_is_refused(toy, change):
+    _, index = run(toy, request("a"))
+    path = toy / "results/records/toy" / index["records"][0]["file"]
+    value = json.loads(path.read_text())
+    for key, entry in change.items():
+        value[key] = {**value[key], **entry} if isinstance(entry, dict) else entry
+    path.write_text(json.dumps(value))
+    with pytest.raises(UserError, match=f"{path.name} holds another record than its name says"):
+        run(toy, request("a"))
+
+
+def test_a_record_of_another_gpu_model_is_refused_by_its_own_words():
+    entry = factory.optimizer()[0]
+    entry.environment = {"gpus": "1x Test GPU 9000"}
+    task = Task(entry.config, 0, entry.key)
+    asked = Request("optimizer", "cuda", 0, MEASURING, entry.environment)
+    assert supervisor._is_of(entry, task, asked)
+    entry.provenance["device_name"] = "NVIDIA H200"
+    assert not supervisor._is_of(entry, task, asked)
+
+
 def test_retry_clears_the_cells_of_a_status(toy):
     run(toy, request("none", "memory"))
     assert retry.clear(toy / "results", "out_of_memory").startswith("1 records")
@@ -120,7 +153,7 @@ def test_retry_clears_the_cells_of_a_status(toy):
 
 def test_a_component_that_cannot_start_is_one_sentence(toy, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TESTS.parent / "workflow"))
-    with pytest.raises(UserError, match="before it measures anything"):
+    with pytest.raises(UserError, match="'toy' is not a component: write one of amp, "):
         run(toy, request("a"))
     assert "'toy' is not a component" in (toy / "log").read_text()
 
@@ -147,3 +180,23 @@ def test_the_supervisor_needs_no_torch():
         check=True,
         env={**os.environ, "PYTHONPATH": str(TESTS.parent / "workflow")},
     )
+
+
+def test_sigterm_ends_the_measuring_process_and_leaves_no_temporary_file(toy):
+    scratch = toy / "tmp"
+    scratch.mkdir()
+    out = toy / "results" / "records" / "toy" / "index.json"
+    asked = request("a", "hang", measuring={"implementation_seconds": 60})
+    command = [sys.executable, "-m", "apexbench", "measure", "--request", asked.text()]
+    running = subprocess.Popen(
+        [*command, "--out", str(out), "--log", str(toy / "log")],
+        env={**os.environ, "TMPDIR": str(scratch)},
+    )
+    end = time.monotonic() + 30
+    while not list(out.parent.glob("toy-a-*")) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert list(scratch.iterdir())
+    running.terminate()
+    assert running.wait(10) == 128 + signal.SIGTERM
+    assert not list(scratch.iterdir())
+    assert [records.read(path).config for path in out.parent.glob("*.json")] == [{"name": "a"}]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
 import time
@@ -76,8 +78,42 @@ def _raise():
     raise MemoryError
 
 
+def _fill():
+    """Fill the disk that the case is told of, and leave it so."""
+    with open(os.environ["TOY_FILL"], "ab", buffering=0) as stream, contextlib.suppress(OSError):
+        while True:
+            stream.write(bytes(1 << 16))
+            os.fsync(stream.fileno())
+
+
+def _lose_the_disk():
+    """From now on nothing reaches the disk, for the reason that the environment names."""
+    if number := int(os.environ.get("TOY_ERRNO", 0)):
+
+        def fail(handle):
+            raise OSError(number, os.strerror(number))
+
+        os.fsync = fail
+
+
+def _no_cache():
+    """As a compiler's cache on a full disk: a library wraps the error."""
+    if os.environ.get("TOY_ERRNO"):
+        try:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/cache/x.so")
+        except OSError as error:
+            raise RuntimeError("the backend failed") from error
+
+
 @component.implementation()
 def faulty(case):
     """Does what the case says: crash, hang, memory or nothing."""
-    acts = {"crash": _crash, "hang": _hang, "memory": _raise}
+    acts = {
+        "crash": _crash,
+        "hang": _hang,
+        "memory": _raise,
+        "fill": _fill,
+        "lose": _lose_the_disk,
+        "cache": _no_cache,
+    }
     return Spin(100, acts.get(case["name"]))

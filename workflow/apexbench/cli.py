@@ -5,6 +5,7 @@ Each command imports its module when it runs, so that ``report`` never imports t
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ from typing import Annotated
 import typer
 
 import apexbench
+from apexbench.disk import any_file
 from apexbench.errors import UserError
 
 app = typer.Typer(
@@ -87,6 +89,8 @@ def measure(
     from apexbench.jobs import supervisor
     from apexbench.jobs.request import Request
 
+    # As an exception, so that the measuring process and its folder go with it.
+    signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
     supervisor.run(Request.parse(request), out, log)
 
 
@@ -172,6 +176,10 @@ def main() -> None:
         app(prog_name="apexbench")
     except UserError as error:
         sys.exit(_say(str(error)))
+    except OSError as error:
+        if (known := any_file(error)) is None:
+            raise
+        sys.exit(_say(str(known)))
 
 
 def _say(sentence: str) -> int:

@@ -168,7 +168,7 @@ def run_lock(path: Path | str) -> RunLock:
     except OSError as error:
         raise UserError(
             f"{place}: cannot be written ({error.strerror}); "
-            "make it writable or set another results folder."
+            "make it writable, or run a copy of the project elsewhere."
         ) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -177,7 +177,7 @@ def run_lock(path: Path | str) -> RunLock:
         os.close(fd)
         raise UserError(
             f"{place} is in use by {holder}; wait for that run, stop it, "
-            "or set another results folder."
+            "or run a copy of the project in another folder."
         ) from error
     except OSError as error:
         os.close(fd)

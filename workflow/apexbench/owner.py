@@ -11,6 +11,7 @@ from typing import Any
 
 from apexbench.errors import UserError
 from apexbench.plan import Plan
+from apexbench.records import sweep
 
 RESULTS = Path("results")
 _held: list[Any] = []
@@ -26,20 +27,17 @@ def begin(plan: Plan) -> None:
 
     Ends the program with one sentence that names the holder if another run has the folder.
     """
-    from apexbench import locks, processes
+    from apexbench import disk, locks, processes, termination
     from apexbench.machine.source import source_version
 
     try:
-        RESULTS.mkdir(exist_ok=True)
-        _held.append(locks.run_lock(RESULTS))
-    except OSError as error:
-        sys.exit(
-            f"apexbench: {RESULTS.absolute()} cannot be written ({error.strerror}): "
-            "make it writable."
-        )
+        _held.append(locks.run_lock(RESULTS.absolute()))
+        disk.check_space(Path.cwd(), RESULTS.absolute())
+        sweep(RESULTS)
     except UserError as error:
         sys.exit(f"apexbench: {error}")
     processes.announce_owner()
+    termination.handle_beside_main()
     if source := source_version():
         os.environ["APEXBENCH_SOURCE"] = source
     say(f"preset {plan.config.preset} on {plan.config.device}: {plan.why_device}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbench import config as configs
-from apexbench import records
+from apexbench import disk, records
 from apexbench.components.names import implementation_names
 from apexbench.config import Config
 from apexbench.errors import UserError
@@ -192,7 +192,9 @@ def load(root: Path, overrides: Mapping[str, Any]) -> Plan:
 
     Sets what the jobs inherit: PYTHONPATH, the number of threads, the run's id.
     """
+    _forget_foreign_modules()
     try:
+        disk.check_folder(Path.cwd())
         requested = str(overrides.get("device", "auto"))
         has_gpu = device_choice("auto").device == "cuda"
         config = configs.load(root, overrides, has_gpu, implementation_names())
@@ -205,12 +207,26 @@ def load(root: Path, overrides: Mapping[str, Any]) -> Plan:
         sys.exit(f"apexbench: {error}")
     # Snakemake overwrites OMP_NUM_THREADS with a rule's threads: what the user set is kept here.
     os.environ.setdefault("APEXBENCH_THREADS", os.environ.get("OMP_NUM_THREADS") or str(cores()))
-    package = str(Path(__file__).parents[1])
-    paths = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    if package not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([package, *paths])
     os.environ.setdefault("APEXBENCH_RUN_ID", uuid.uuid4().hex[:12])
     return plan
+
+
+def _forget_foreign_modules() -> None:
+    """Look for modules where the jobs will: in this interpreter, not in the caller's PYTHONPATH.
+
+    A native job and a container ignore it (see ``runtimes.environment``), so a torch or an Apex
+    that lies there must not enter the fingerprint. Where Snakemake itself came from it, it stays.
+    """
+    package = str(Path(__file__).parents[1])
+    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    foreign = {os.path.abspath(part) for part in given} - {package}
+    home = getattr(sys.modules.get("snakemake"), "__file__", None) or ""
+    if any(home.startswith(part + os.sep) for part in foreign):
+        os.environ["PYTHONPATH"] = os.pathsep.join([package, *given])
+        return
+    sys.path[:] = [part for part in sys.path if os.path.abspath(part) not in foreign]
+    os.environ["PYTHONPATH"] = package
+    os.environ["PYTHONNOUSERSITE"] = "1"
 
 
 def effective(plan: Plan) -> str:

@@ -21,8 +21,8 @@ Schema = Mapping[str, Any]
 @functools.cache
 def root() -> dict[str, Any]:
     """The whole schema (JSON Schema, draft 07)."""
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    value: dict[str, Any] = yaml.load(PATH.read_text(encoding="utf-8"), Loader=loader)
+    SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    value: dict[str, Any] = yaml.load(PATH.read_text(encoding="utf-8"), Loader=SafeLoader)
     known = value["properties"]["components"]["properties"]
     for name in plugins():
         known.setdefault(name, {"$ref": "#/$defs/plugin"})

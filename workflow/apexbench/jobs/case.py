@@ -13,6 +13,7 @@ from typing import Any
 
 from apexbench.components import requirements
 from apexbench.components.component import Component, Implementation
+from apexbench.disk import cannot_write, disk_fault
 from apexbench.measuring import evidence, faults, verdicts
 from apexbench.measuring.arms import Arm, Workload
 from apexbench.measuring.beat import Beat
@@ -182,6 +183,7 @@ def _cell(entry: Implementation, context: Context, lost: Mapping[str, tuple[str,
 def _fault(name: str, error: BaseException, context: Context, running: _Running) -> None:
     """Write a fault of one implementation into its cell and drop its arm."""
     LOG.warning("%s: %s: %s", name, type(error).__name__, error, exc_info=error)
+    _raise_disk_fault(error)
     cell = running.cells[name]
     cell.status, cell.reason, cell.remedy = faults.explain(error)
     cell.quantities.clear()
@@ -193,6 +195,12 @@ def _fault(name: str, error: BaseException, context: Context, running: _Running)
     del arm
     error.__traceback__ = None
     _free(context.device)
+
+
+def _raise_disk_fault(error: BaseException) -> None:
+    """A full or lost disk says nothing of an implementation: no cell may hold it."""
+    if (fault := disk_fault(error)) is not None:
+        raise cannot_write(fault.filename or "a compile cache or temporary file", fault) from error
 
 
 def _workload(
@@ -208,6 +216,7 @@ def _workload(
         return workload
     except Exception as error:
         LOG.warning("inputs: %s", error, exc_info=error)
+        _raise_disk_fault(error)
         status, reason, remedy = faults.explain(error)
         for cell in running.cells.values():
             if cell.status == "ok":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -30,9 +31,11 @@ class Progress:
         self._write(line)
 
     def _write(self, line: str) -> None:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("a", encoding="utf-8") as stream:
-            stream.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+        # A log that cannot be written must not end a measurement.
+        with contextlib.suppress(OSError):
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            with self._log.open("a", encoding="utf-8") as stream:
+                stream.write(f"{time.strftime('%H:%M:%S')} {line}\n")
 
     def start(self, already: int) -> None:
         """Say how many cases there are and how many are measured already."""

@@ -50,7 +50,7 @@ def run(request: Request, out: Path, log: Path, progress: Progress | None = None
     Valid records are kept; a corrupt one is a UserError that names it. Returns when every task has
     its record, whatever the status of its cells.
     """
-    begin, started = time.time(), time.time()
+    begin, started = time.monotonic(), time.time()
     job = Job(request, out.parent, log)
     tasks = request.tasks()
     progress = progress or Progress(request.component, len(tasks), log)
@@ -59,7 +59,8 @@ def run(request: Request, out: Path, log: Path, progress: Progress | None = None
     log.parent.mkdir(parents=True, exist_ok=True)
     for process in request.processes:
         _measure(job, [task for task in tasks if task.process == process], progress)
-    job.seconds["total"] = time.time() - begin
+    _check_kept(job)
+    job.seconds["total"] = time.monotonic() - begin
     index = {
         "component": request.component,
         "run": os.environ.get("APEXBENCH_RUN_ID"),
@@ -91,12 +92,31 @@ def _find_done(job: Job, tasks: list[Task]) -> None:
     for task in tasks:
         if (path := present.get(task.key)) is not None:
             record = records.read(path)
-            if record.key != task.key or record.component != job.request.component:
-                raise UserError(
-                    f"{path} holds another record than its name says: delete that file and run the "
-                    "same command again."
-                )
+            if not _is_of(record, task, job.request):
+                raise records.misplaced(path)
             job.done[task.key] = path.name
+
+
+def _is_of(record: records.Record, task: Task, request: Request) -> bool:
+    """Whether a record says of itself what its name promises: the case, and the same machine."""
+    gpu = request.environment.get("gpus") if request.device == "cuda" else None
+    return (
+        (record.key, record.component) == (task.key, request.component)
+        and (record.config, record.process) == (task.case, task.process)
+        and record.environment == request.environment
+        and record.provenance["device"] == request.device
+        and (gpu is None or str(record.provenance.get("device_name")) in gpu)
+    )
+
+
+def _check_kept(job: Job) -> None:
+    """Whether every record is still where it was written: a mount may have vanished meanwhile."""
+    for name in job.done.values():
+        if not (job.folder / name).is_file():
+            raise UserError(
+                f"{job.folder / name} was written and is gone: check that its disk is mounted and "
+                "well, then run the same command again."
+            )
 
 
 def _measure(job: Job, tasks: list[Task], progress: Progress) -> None:
@@ -192,6 +212,8 @@ def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progre
         return event["key"]
     elif kind == "phase":
         progress.phase(event["text"])
+    elif kind == "refused":
+        raise UserError(event["text"])
     elif kind == "lost":
         job.lost.setdefault(event["key"], {})[event["implementation"]] = ("failed", event["reason"])
     elif kind == "record":

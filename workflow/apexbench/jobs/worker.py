@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from apexbench import records
+from apexbench.errors import UserError
 from apexbench.processes import die_with_parent
 
 EXIT_DEVICE_LOST = 17
+EXIT_REFUSED = 18
 
 
 class Events:
@@ -32,7 +34,11 @@ class Events:
 
 
 def main(path: str) -> int:
-    """Run the job of ``path``; 0 when every task has its record, 17 when the device was lost."""
+    """Run the job of ``path``; 0 when every task has its record, 17 when the device was lost.
+
+    18 when nothing can be measured or kept here, whichever implementation runs (a wrong request, a
+    full disk): the sentence for the person goes to the supervisor.
+    """
     die_with_parent()
     begin = time.perf_counter()
     job = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -40,6 +46,15 @@ def main(path: str) -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s"
     )
     events = Events(job["events"])
+    try:
+        return _measure(job, events, begin)
+    except UserError as error:
+        logging.getLogger(__name__).error("%s", error)
+        events.send("refused", text=str(error))
+        return EXIT_REFUSED
+
+
+def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
     if threads := os.environ.get("APEXBENCH_THREADS"):
         os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads))
 

@@ -19,7 +19,8 @@ class Beat:
 
     def __init__(self, path: Path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(handle, SIZE)
+        # Not ftruncate: on a full disk the process would end by SIGBUS at its first write.
+        os.posix_fallocate(handle, 0, SIZE)
         self._map = mmap.mmap(handle, SIZE)
         os.close(handle)
         self._count = 0

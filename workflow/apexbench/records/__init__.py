@@ -23,17 +23,21 @@ from apexbench.records.store import (
     SCHEMA_PATH,
     dump,
     indexes,
+    misplaced,
     parse,
     read,
     read_index,
     write,
 )
 from apexbench.records.text import (
+    WRITING,
     canonical,
     digest,
     file_name,
     load_json,
     source_digest,
+    sweep,
+    write_bytes_atomically,
     write_text_atomically,
 )
 
@@ -44,6 +48,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "STATUSES",
     "VERDICTS",
+    "WRITING",
     "Cell",
     "Check",
     "Comparison",
@@ -57,10 +62,13 @@ __all__ = [
     "file_name",
     "indexes",
     "load_json",
+    "misplaced",
     "parse",
     "read",
     "read_index",
     "source_digest",
+    "sweep",
     "write",
+    "write_bytes_atomically",
     "write_text_atomically",
 ]

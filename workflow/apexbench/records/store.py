@@ -143,19 +143,40 @@ def read(path: Path) -> Record:
 
 
 def read_index(path: Path) -> list[Record]:
-    """The records that ``records/<component>/index.json`` names, in its order."""
+    """The records that ``records/<component>/index.json`` names, in its order.
+
+    Raises UserError as :func:`read`, and where a record is named twice or lies under the name of
+    another: it would count twice.
+    """
     try:
         index = load_json(path.read_text(encoding="utf-8"))
-        names = [entry["file"] for entry in index["records"]]
+        names = [Path(entry["file"]).name for entry in index["records"]]
+        if len(set(names)) != len(names):
+            raise ValueError("a record is named twice")
     except OSError as error:
         raise UserError(
             f"{path} cannot be read ({error.strerror}): run the pipeline first."
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{path} is not a valid index: delete it and run the same command again."
         ) from error
-    return [read(path.parent / Path(name).name) for name in names]
+    return [_read_named(path.parent / name) for name in names]
+
+
+def _read_named(path: Path) -> Record:
+    record = read(path)
+    if path.name != file_name(record.case, record.key):
+        raise misplaced(path)
+    return record
+
+
+def misplaced(path: Path) -> UserError:
+    """The sentence for a file whose content is another record, or of another machine."""
+    return UserError(
+        f"{path} holds another record than its name says: delete that file and run the same "
+        "command again."
+    )
 
 
 def indexes(folder: Path) -> Iterator[Path]:

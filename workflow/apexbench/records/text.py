@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-from apexbench.errors import UserError
+from apexbench.disk import cannot_write
+
+WRITING = ".writing-"
+"""How the name of a file begins that is not whole yet."""
 
 
 def _refuse_constant(name: str) -> None:
@@ -27,7 +32,10 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def load_json(text: str) -> Any:
-    """Strict JSON: NaN, Infinity, overflowing numbers and duplicate keys raise ValueError."""
+    """Strict JSON: NaN, Infinity, overflowing numbers and duplicate keys raise ValueError.
+
+    So do integers of more than 64 bits, which nothing here counts.
+    """
 
     def finite(literal: str) -> float:
         value = float(literal)
@@ -35,8 +43,14 @@ def load_json(text: str) -> Any:
             raise ValueError(f"it holds {literal}, which is not a finite number")
         return value
 
+    def whole(literal: str) -> int:
+        if len(literal) > 20 or not -(2**63) <= (value := int(literal)) < 2**63:
+            raise ValueError(f"it holds a number of {len(literal)} digits")
+        return value
+
     return json.loads(
         text,
+        parse_int=whole,
         parse_constant=_refuse_constant,
         parse_float=finite,
         object_pairs_hook=_refuse_duplicates,
@@ -70,17 +84,22 @@ def file_name(case: str, key: str) -> str:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write ``text`` so that a reader sees the old file or the new one, never half of it.
+    """Write ``text`` as UTF-8, as :func:`write_bytes_atomically` does."""
+    write_bytes_atomically(path, text.encode("utf-8"))
 
-    Raises UserError, naming the path and the cause, when the disk is full or not writable; the
-    old file stays as it was.
+
+def write_bytes_atomically(path: Path, content: bytes) -> None:
+    """Write ``content`` so that a reader sees the old file or the new one, never half of it.
+
+    Raises UserError, naming the path, the cause and the remedy, when the disk is full, not writable
+    or gone; the old file stays as it was. A kill leaves a file ``.writing-…`` beside it.
     """
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}-")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=WRITING)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         mask = os.umask(0)
@@ -89,8 +108,18 @@ def write_text_atomically(path: Path, text: str) -> None:
         os.replace(temporary, path)
     except OSError as error:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise UserError(
-            f"{path} cannot be written ({error.strerror}): free the disk or make its folder "
-            "writable, then run the same command again; earlier records are intact."
-        ) from error
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise cannot_write(path, error) from error
+
+
+def sweep(folder: Path, older: float = 600.0) -> None:
+    """Remove what writers that were killed left in ``folder`` more than ``older`` seconds ago."""
+    before = time.time() - older
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in (".cache", "reference")]
+        for name in files:
+            if name.startswith(WRITING):
+                with contextlib.suppress(OSError):
+                    if os.stat(path := os.path.join(place, name)).st_mtime < before:
+                        os.unlink(path)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from apexbench.errors import UserError
-from apexbench.records import write_text_atomically
+from apexbench.records import write_bytes_atomically, write_text_atomically
 from apexbench.report import evidence as source
 from apexbench.report import html, paper, summary
 from apexbench.report.document import Document, build
@@ -32,7 +29,7 @@ def report(records: Path, out: Path, expect: Sequence[Path] = ()) -> None:
     _write_changed(out / "summary.json", summary.json_text(frame))
     _figures(document, out / "figures")
     write_text_atomically(out / "report.html", page)
-    _write_bytes(out / "report.pdf", sheets)
+    write_bytes_atomically(out / "report.pdf", sheets)
 
 
 def _beside(out: Path) -> list[str]:
@@ -58,21 +55,3 @@ def _figures(document: Document, folder: Path) -> None:
     for stale in folder.glob("*.svg"):
         if stale.name not in current:
             stale.unlink()
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=".report-", delete=False
-        ) as stream:
-            stream.write(content)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(stream.name, 0o666 & ~mask)
-        os.replace(stream.name, path)
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written ({error.strerror}): free the disk or make its "
-            "folder writable."
-        ) from error

@@ -1,0 +1,138 @@
+"""SIGTERM while Snakemake's main thread holds its scheduler's lock: the hang, and its cure."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from apexbench.termination import handle_beside_main
+
+WORKFLOW = Path(__file__).parents[1] / "workflow"
+
+# The signal comes at the worst moment by construction: a job has ended, the main thread finishes it
+# under the lock. Two jobs, so that Snakemake has a reason to end early.
+SNAKEFILE = """
+import os, signal, sys
+from snakemake.scheduling.job_scheduler import JobScheduler
+from apexbench.termination import handle_beside_main
+
+finish = JobScheduler._finish_jobs
+
+def finish_and_be_killed(self):
+    if self._tofinish:
+        assert self._lock.locked()
+        os.kill(os.getpid(), signal.SIGTERM)
+    finish(self)
+
+JobScheduler._finish_jobs = finish_and_be_killed
+
+onstart:
+    if {cured}:
+        handle_beside_main()
+
+rule all:
+    input: "a", "b"
+
+rule b:
+    input: "a"
+    output: "b"
+    shell: "touch {{output}}"
+
+rule a:
+    output: "a"
+    shell: "touch {{output}}"
+"""
+
+
+def start(folder: Path, cured: bool) -> subprocess.Popen[str]:
+    (folder / "Snakefile").write_text(SNAKEFILE.format(cured=cured))
+    return subprocess.Popen(
+        [sys.executable, "-m", "snakemake", "--cores", "1", "--nolock"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(WORKFLOW)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.workflow
+def test_sigterm_ends_snakemake_even_while_its_main_thread_holds_the_scheduler_s_lock(tmp_path):
+    running = start(tmp_path, cured=True)
+    told, _ = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert "Will exit after finishing currently running jobs" in told
+    assert (tmp_path / "a").exists()
+
+
+@pytest.mark.workflow
+def test_without_the_cure_it_hangs_as_long_as_snakemake_has_the_fault(tmp_path):
+    running = start(tmp_path, cured=False)
+    try:
+        end = time.monotonic() + 60
+        while not (tmp_path / "a").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        with pytest.raises(subprocess.TimeoutExpired):
+            # Fails once Snakemake has no such fault: then apexbench.termination can go.
+            running.communicate(timeout=5)
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+
+
+def test_the_handler_waits_beside_the_main_thread_and_gets_every_signal():
+    lock, got = threading.Lock(), []
+
+    def takes_the_lock(signum, frame):
+        with lock:
+            got.append(signum)
+
+    before = signal.signal(signal.SIGUSR1, takes_the_lock)
+    try:
+        handle_beside_main(signal.SIGUSR1)
+        with lock:
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGUSR1)
+                time.sleep(0.05)
+            assert got == []
+        end = time.monotonic() + 5
+        while len(got) < 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert got == [signal.SIGUSR1] * 3
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("kept", [signal.SIG_IGN, signal.SIG_DFL])
+def test_an_ignored_or_default_signal_stays_so(kept):
+    before = signal.signal(signal.SIGUSR1, kept)
+    try:
+        handle_beside_main(signal.SIGUSR1)
+        assert signal.getsignal(signal.SIGUSR1) is kept
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_ctrl_c_while_a_command_is_being_imported_is_no_traceback(tmp_path):
+    (tmp_path / "typer.py").write_text("import time; print('loading', flush=True); time.sleep(30)")
+    running = subprocess.Popen(
+        [sys.executable, "-m", "apexbench", "doctor"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{WORKFLOW}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == "loading\n"
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=10)
+    assert running.returncode == -signal.SIGINT
+    assert told == ""

@@ -1,0 +1,96 @@
+"""What a full, read-only or lost disk is to a person: one sentence, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from apexbench.errors import UserError
+
+LEAST_FREE_BYTES = 64 << 20
+"""Many times the records of preset full (2 MiB), for figures, logs and Snakemake's notes too."""
+
+_WRITABLE = "make its folder writable"
+_MOUNTED = "check that its disk is mounted and well"
+REMEDIES = {
+    errno.ENOSPC: "free space on its disk",
+    errno.EDQUOT: "free space or have the quota raised",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+    errno.EROFS: _WRITABLE,
+    errno.EACCES: _WRITABLE,
+    errno.EPERM: _WRITABLE,
+    errno.EIO: _MOUNTED,
+    errno.ENODEV: _MOUNTED,
+    errno.ENXIO: _MOUNTED,
+    errno.ENOTCONN: _MOUNTED,
+    errno.EHOSTDOWN: _MOUNTED,
+    errno.ESTALE: _MOUNTED,
+}
+"""What a person can do about a disk, by the number of the error."""
+FAULTS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EIO,
+    errno.ENOTCONN,
+    errno.ESTALE,
+}
+"""Errors that are of the disk for sure: a missing permission may be of a program or a device."""
+
+
+def cannot_write(path: Path | str, error: OSError) -> UserError:
+    """The sentence for a file that could not be written, whatever the disk's reason."""
+    remedy = REMEDIES.get(error.errno or 0, _MOUNTED)
+    return UserError(
+        f"{path} cannot be written ({error.strerror}): {remedy}, then run the same command "
+        "again; earlier records are intact."
+    )
+
+
+def any_file(error: OSError) -> UserError | None:
+    """The sentence for an error that no one expected, of whatever file; None if none is known."""
+    if error.errno not in REMEDIES:
+        return None
+    return UserError(
+        f"{error.filename or 'a file'}: {error.strerror}: {REMEDIES[error.errno]}, then run the "
+        "same command again; earlier records are intact."
+    )
+
+
+def disk_fault(error: BaseException | None) -> OSError | None:
+    """The failing disk behind ``error``, also where a library wrapped it; None if it is another."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, OSError) and error.errno in FAULTS:
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def check_folder(project: Path) -> None:
+    """Whether Snakemake can keep its notes in ``project``; it has a traceback for a no."""
+    notes = project / ".snakemake"
+    try:
+        notes.mkdir(exist_ok=True)
+        if not os.access(notes, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise UserError(
+            f"{notes} cannot be written ({error.strerror}): make it writable, or run a copy of "
+            "the project elsewhere."
+        ) from error
+
+
+def check_space(*folders: Path) -> None:
+    """Refuse to begin on a disk that is about to be full: UserError names it."""
+    for folder in folders:
+        free = shutil.disk_usage(folder).free
+        if free < LEAST_FREE_BYTES:
+            raise UserError(
+                f"{folder} is on a disk with {free >> 20} MiB free, and a run needs at least "
+                f"{LEAST_FREE_BYTES >> 20} MiB: free some space, then run the same command again."
+            )
