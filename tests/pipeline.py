@@ -46,7 +46,8 @@ def python_with_toy(folder: Path) -> Path:
     site = Path(
         sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)})
     )
-    (site / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    outer = [part for part in sys.path if part.endswith(("site-packages", "dist-packages"))]
+    (site / "outer.pth").write_text("\n".join(outer) + "\n")
     shutil.copy(TESTS / "toy_component.py", site)
     info = site / "toy-1.dist-info"
     info.mkdir()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from apexbench.cluster import lost
 from apexbench.errors import UserError
 from apexbench.plan import Plan
 
@@ -21,10 +22,11 @@ def say(sentence: str) -> None:
     print(f"apexbench: {sentence}", file=sys.stderr, flush=True)
 
 
-def begin(plan: Plan) -> None:
+def begin(plan: Plan, elsewhere: bool = False) -> None:
     """Take the results folder, become the owner of every child, say what will be measured where.
 
-    Ends the program with one sentence that names the holder if another run has the folder.
+    ``elsewhere`` says that Snakemake sends jobs to other machines. Ends the program with one
+    sentence where they cannot be sent, or that names the holder if another run has the folder.
     """
     from apexbench import locks, processes
     from apexbench.machine.source import source_version
@@ -43,8 +45,31 @@ def begin(plan: Plan) -> None:
     if source := source_version():
         os.environ["APEXBENCH_SOURCE"] = source
     say(f"preset {plan.config.preset} on {plan.config.device}: {plan.why_device}")
+    lost.forget(RESULTS)
+    if elsewhere:
+        try:
+            _begin_on_cluster(plan)
+        except UserError as error:
+            sys.exit(f"apexbench: {error}")
     for warning in plan.config.warnings:
         say(warning)
+
+
+def _begin_on_cluster(plan: Plan) -> None:
+    """Refuse what cannot work, warn, and end what a killed run left in Slurm's queue."""
+    from apexbench.cluster import queue
+
+    if plan.config.cluster == "none":
+        raise UserError(
+            "Snakemake sends jobs to other machines, but cluster is 'none': --config replaces the "
+            "profile's whole `config:` list, so repeat cluster=slurm, device and gpu_model with "
+            "it, or put what you change into a file for --configfile."
+        )
+    for sentence in queue.check():
+        say(sentence)
+    if jobs := queue.left_over(Path.cwd()):
+        say(f"ending the Slurm jobs that an earlier run left here: {', '.join(jobs)}")
+        queue.cancel(jobs)
 
 
 def succeed(report: Path) -> None:
@@ -70,6 +95,11 @@ def fail(plan: Plan, log: Any) -> None:
         "some jobs were lost; what is measured stays, and the same command resumes. "
         f"Snakemake's log: {log}"
     )
+    if plan.config.cluster != "none":
+        gone = lost.find(map(Path, [log] if isinstance(log, str) else log))
+        lost.write(gone, RESULTS)
+        for job in gone:
+            say(f"{job.rule}: {job.reason}" + (f"; log: {job.log}" if job.log else ""))
     if not any(Path(index).exists() for index in plan.indexes):
         return
     out = RESULTS / "partial"

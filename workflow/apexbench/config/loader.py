@@ -38,6 +38,11 @@ def load(
     schemas.validate(user)
 
     device = user.get("device", "auto")
+    if device == "auto" and user.get("cluster", "none") != "none":
+        raise UserError(
+            "device is 'auto', but the jobs run on other machines than this one: state device=cuda "
+            "or device=cpu under `config:` in the profile, or in config.yaml."
+        )
     if device == "auto":
         device = "cuda" if has_gpu else "cpu"
     preset = presets.choose(user.get("preset", "auto"), device)
