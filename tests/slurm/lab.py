@@ -1,8 +1,8 @@
 """A real Slurm on this machine, for tests: ``lab.py up DIR``, ``lab.py down DIR``.
 
-One controller, one node, munge; no systemd, no accounting, GPUs declared over plain device files. It
-installs Debian's packages where they are missing, refuses a machine that has a slurm.conf already,
-and leaves nothing behind. Runs only when asked for: APEXBENCH_SLURM=1 or APEXBENCH_CI=1.
+One controller, one node, munge; no systemd, no accounting, GPUs declared over plain device files.
+It installs Debian's packages where they are missing, refuses a machine that has a slurm.conf, and
+leaves nothing behind. Runs only when asked for: APEXBENCH_SLURM=1 or APEXBENCH_CI=1.
 """
 
 from __future__ import annotations

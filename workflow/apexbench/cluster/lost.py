@@ -19,8 +19,9 @@ from apexbench.errors import UserError
 FILE = "lost.json"
 """Beside the records: what the report says of an index that is not there."""
 
+# A message may hold several lines; the next event begins with its time.
 _BLOCK = re.compile(
-    r"^Error in (?:group )?(?:rule )?(?P<rule>[^\s:]+):\n(?P<body>(?:    .*\n?)+)", re.M
+    r"^Error in (?:rule )?(?P<rule>[^\s:]+):\n(?P<body>.*?)(?=^\[|^Error in |\Z)", re.M | re.S
 )
 _STATE = re.compile(r"SLURM status is: '(?P<state>[A-Z_]+)")
 _REFUSED = re.compile(r"SLURM sbatch failed\. The error message was '(?P<said>[^']*)")

@@ -54,12 +54,9 @@ def check() -> list[str]:
             f"Snakemake cannot start {sys.executable} in a Slurm job, because of the spaces or "
             "signs in its path: move this folder to a path of letters, digits and _.-/ only."
         )
-    settings = dict(
-        (name.strip(), value.strip())
-        for name, _, value in (
-            line.partition("=") for line in ask("scontrol", "show", "config").splitlines()
-        )
-    )
+    lines = ask("scontrol", "show", "config").splitlines()
+    parts = [line.partition("=") for line in lines]
+    settings = {name.strip(): value.strip() for name, _, value in parts}
     return [sentence] if (sentence := forgetful(settings)) else []
 
 
