@@ -91,12 +91,13 @@ def say_apex() -> None:
 
 def fail(plan: Plan, log: Any) -> None:
     """After a lost job: a partial report whose missing cells say which job and log."""
+    logs = [log] if isinstance(log, str) else list(log)
     say(
         "some jobs were lost; what is measured stays, and the same command resumes. "
-        f"Snakemake's log: {log}"
+        f"Snakemake's log: {', '.join(map(str, logs))}"
     )
     if plan.config.cluster != "none":
-        gone = lost.find(map(Path, [log] if isinstance(log, str) else log))
+        gone = lost.find(map(Path, logs))
         lost.write(gone, RESULTS)
         for job in gone:
             say(f"{job.rule}: {job.reason}" + (f"; log: {job.log}" if job.log else ""))
