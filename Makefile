@@ -17,6 +17,8 @@ TORCH_VERSION ?= 2.13.0
 # NVIDIA device PyTorch's CPU index is the better default.
 TORCH_INDEX ?= $(if $(wildcard /dev/nvidia0)$(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 SNAKEMAKE_FLAGS ?=
+# The profile of `make slurm`: a copy of profiles/slurm that knows your cluster, if you made one.
+PROFILE ?= profiles/slurm
 PYTEST_FLAGS ?=
 
 BIN := .venv/bin
@@ -25,14 +27,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 KEY := $(shell printf '%s' "$$PWD $(CHOSEN)" | cksum | cut -d ' ' -f 1)
 BASE := .venv/.installed-$(KEY)
 DEV := .venv/.installed-dev-$(KEY)
+WITH_SLURM := .venv/.installed-slurm-$(KEY)
 WITH_TORCH := $(if $(filter 0,$(TORCH)),,.venv/.installed-torch-$(TORCH_VERSION))
 
 .DELETE_ON_ERROR:
-.PHONY: help report test install reference paper doctor lint lock clean
+.PHONY: help report slurm test soak install reference paper doctor lint lock clean
 
 help:
 	@echo 'make report     measure this machine and write results/report.html'
+	@echo 'make slurm      the same on a Slurm cluster, from its login node (docs/slurm.md)'
 	@echo 'make test       run the tests'
+	@echo 'make soak       also run what takes long: preset quick through a real Slurm on this machine'
 	@echo 'make doctor     say what this machine has and what each missing part would bring'
 	@echo 'make paper      rebuild the reports of results/reference/ (needs no GPU and no torch)'
 	@echo 'make reference  copy the last run into results/reference/<machine>/'
@@ -47,8 +52,16 @@ report: install
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m snakemake --cores 1 $(SNAKEMAKE_FLAGS)
 	@printf 'report: %s\n' "$$PWD/results/report.html"
 
+slurm: install $(WITH_SLURM)
+	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m snakemake --workflow-profile '$(PROFILE)' $(SNAKEMAKE_FLAGS)
+	@printf 'report: %s\n' "$$PWD/results/report.html"
+
 test: $(BASE) $(WITH_TORCH) $(DEV)
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+# Starts daemons and, where Slurm is missing, installs it: root, on a machine that may be disturbed.
+soak: $(BASE) $(WITH_TORCH) $(DEV)
+	@PATH="$$PWD/$(BIN):$$PATH" APEXBENCH_SLURM=1 APEXBENCH_SOAK=1 $(BIN)/python -m pytest -m soak $(PYTEST_FLAGS)
 
 doctor: install
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m apexbench doctor
@@ -79,8 +92,8 @@ command -v '$(PYTHON)' >/dev/null || { \
 	echo '$(PYTHON) cannot make a virtual environment, because its venv module is missing: sudo apt-get install $(notdir $(PYTHON))-venv' >&2; exit 2; }
 endef
 
-# The blocks of requirements.lock for the packages named, with their hashes.
-locked = awk '/^[a-z]/ { keep = /^($(1))==/ } keep' requirements.lock >.venv/step.lock
+# The blocks of a lock (requirements.lock, if none is named) for some packages, with their hashes.
+locked = awk '/^[a-z]/ { keep = /^($(1))==/ } keep' $(or $(2),requirements.lock) >.venv/step.lock
 
 # An existing .venv is kept (it may hold a compiled Apex) unless it does not run or has another Python.
 # Three steps, so that nothing unhashed is fetched and no compiler is needed: first the build tools; then
@@ -107,6 +120,14 @@ $(DEV): requirements-dev.lock | $(BASE)
 	@$(PIP) install --quiet --require-hashes --no-build-isolation -r requirements-dev.lock
 	@touch $@
 
+# What the executor plugin itself needs stands in requirements.lock.
+$(WITH_SLURM): requirements-dev.lock | $(BASE)
+	@echo 'installing the locked Slurm executor plugin into .venv'
+	@$(call locked,snakemake-executor-plugin-slurm|snakemake-executor-plugin-slurm-jobstep,requirements-dev.lock)
+	@$(PIP) install --quiet --require-hashes -r .venv/step.lock
+	@rm -f .venv/step.lock
+	@touch $@
+
 .venv/.installed-torch-$(TORCH_VERSION): | $(BASE)
 	@echo 'installing torch $(TORCH_VERSION) from $(or $(TORCH_INDEX),the default package index) into .venv'
 	@$(PIP) install 'torch==$(TORCH_VERSION)' $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') || { \
@@ -120,7 +141,7 @@ LOCK := uv pip compile --universal --python-version 3.11 --fork-strategy fewest 
 	--no-annotate --no-header --quiet $(UV_FLAGS)
 lock:
 	@$(LOCK) --extra build pyproject.toml -o requirements.lock
-	@$(LOCK) --extra build --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	@$(LOCK) --extra build --extra dev --extra slurm -c requirements.lock pyproject.toml -o requirements-dev.lock
 	@$(LOCK) -c requirements.lock docker/requirements.in -o docker/requirements.lock
 
 clean:
