@@ -31,13 +31,12 @@ WITH_SLURM := .venv/.installed-slurm-$(KEY)
 WITH_TORCH := $(if $(filter 0,$(TORCH)),,.venv/.installed-torch-$(TORCH_VERSION))
 
 .DELETE_ON_ERROR:
-.PHONY: help report slurm test soak install reference paper doctor lint lock clean
+.PHONY: help report slurm test install reference paper doctor lint lock clean
 
 help:
 	@echo 'make report     measure this machine and write results/report.html'
 	@echo 'make slurm      the same on a Slurm cluster, from its login node (docs/slurm.md)'
 	@echo 'make test       run the tests'
-	@echo 'make soak       also run what takes long: preset quick through a real Slurm on this machine'
 	@echo 'make doctor     say what this machine has and what each missing part would bring'
 	@echo 'make paper      rebuild the reports of results/reference/ (needs no GPU and no torch)'
 	@echo 'make reference  copy the last run into results/reference/<machine>/'
@@ -59,9 +58,11 @@ slurm: install $(WITH_SLURM)
 test: $(BASE) $(WITH_TORCH) $(DEV)
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest $(PYTEST_FLAGS)
 
-# Starts daemons and, where Slurm is missing, installs it: root, on a machine that may be disturbed.
-soak: $(BASE) $(WITH_TORCH) $(DEV)
-	@PATH="$$PWD/$(BIN):$$PATH" APEXBENCH_SLURM=1 APEXBENCH_SOAK=1 $(BIN)/python -m pytest -m soak $(PYTEST_FLAGS)
+# The whole preset quick through a real Slurm, which this installs (as root) where it is missing.
+.PHONY: soak soak-slurm
+soak: soak-slurm
+soak-slurm: $(BASE) $(WITH_TORCH) $(DEV)
+	@PATH="$$PWD/$(BIN):$$PATH" APEXBENCH_SLURM=1 $(BIN)/python -m pytest -m soak tests/slurm $(PYTEST_FLAGS)
 
 doctor: install
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m apexbench doctor

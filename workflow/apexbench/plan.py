@@ -76,6 +76,10 @@ class Plan:
             for case in self.config.cases("transformer")
         }
 
+    def gpus(self, model: str) -> int:
+        """How many GPUs of one node a model's training job needs."""
+        return int(self.models[model].get("gpus") or 1)
+
     @property
     def indexes(self) -> list[str]:
         """The index.json of every measuring job."""

@@ -60,9 +60,9 @@ def load(
 def _config(settings: dict[str, Any]) -> Config:
     components = {}
     for name in schemas.components():
-        if name not in settings["components"]:
+        entry = dict(settings["components"].get(name, {}))
+        if name in schemas.plugins() and "cases" not in entry:
             continue  # a plug-in that nobody asked for
-        entry = dict(settings["components"][name])
         if entry.pop("enabled", True):
             components[name] = entry
     transformer = {"enabled": True, **settings["transformer"]}
