@@ -51,6 +51,8 @@ report: install
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m snakemake --cores 1 $(SNAKEMAKE_FLAGS)
 	@printf 'report: %s\n' "$$PWD/results/report.html"
 
+# The login node has no GPU, the nodes have: torch's CUDA build, from pip's own index.
+slurm: TORCH_INDEX :=
 slurm: install $(WITH_SLURM)
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m snakemake --workflow-profile '$(PROFILE)' $(SNAKEMAKE_FLAGS)
 	@printf 'report: %s\n' "$$PWD/results/report.html"

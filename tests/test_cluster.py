@@ -6,6 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,15 @@ def test_a_run_whose_config_lost_the_profile_is_refused(monkeypatch, tmp_path):
     (tmp_path / "config.yaml").write_text("device: cpu\n")
     plan = owner.Plan(loader.load(tmp_path), tmp_path, "")
     with pytest.raises(UserError, match="--config replaces the profile's whole"):
+        owner._begin_on_cluster(plan)
+
+
+def test_a_cpu_build_of_torch_is_refused_for_a_gpu(monkeypatch, tmp_path):
+    (tmp_path / "config.yaml").write_text("{cluster: slurm, device: cuda}\n")
+    plan = owner.Plan(loader.load(tmp_path), tmp_path, "")
+    build = types.SimpleNamespace(version="2.13.0+cpu", cuda=None)
+    monkeypatch.setattr(owner, "torch_build", lambda: build)
+    with pytest.raises(UserError, match=r"torch 2.13.0\+cpu cannot use a GPU: remove .venv"):
         owner._begin_on_cluster(plan)
 
 

@@ -111,13 +111,13 @@ class SlurmProject(Project):
             time.sleep(0.2)
         raise AssertionError(f"no job of {rule} is {state} after {seconds} s: {self.jobs()}")
 
-    def wait_until_measuring(self, component: str, seconds: float = 60) -> str:
-        """The id of the job of ``component`` once its first case has begun."""
+    def wait_until_held(self, component: str, seconds: float = 90) -> str:
+        """The id of the job of ``component`` once its first case is kept and the second begun."""
         job = self.wait_for(component)
         log = self.folder / f"results/logs/{component}.log"
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if log.exists() and "case " in log.read_text():
+            if log.exists() and "case 2 of 2" in log.read_text():
                 return job
             time.sleep(0.1)
         raise AssertionError(f"{component} measures nothing after {seconds} s")

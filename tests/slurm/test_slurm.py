@@ -148,7 +148,7 @@ def test_a_cancelled_run_cancels_its_jobs_and_a_killed_one_is_taken_over(slurm, 
     target = ("--", "results/records/toy_a/index.json")
 
     interrupted = project.start(*target)
-    first = project.wait_until_measuring("toy_a")
+    first = project.wait_until_held("toy_a")
     os.killpg(interrupted.pid, signal.SIGINT)
     interrupted.communicate(timeout=60)
     end = time.monotonic() + 20
@@ -158,7 +158,7 @@ def test_a_cancelled_run_cancels_its_jobs_and_a_killed_one_is_taken_over(slurm, 
 
     (project.folder / "results/logs/toy_a.log").unlink()
     killed = project.start(*target)
-    job = project.wait_until_measuring("toy_a")
+    job = project.wait_until_held("toy_a")
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate(timeout=60)
     assert job in project.jobs("RUNNING")
@@ -175,7 +175,7 @@ def test_a_cancelled_run_cancels_its_jobs_and_a_killed_one_is_taken_over(slurm, 
 
 def test_a_job_over_its_limit_and_a_cancelled_one_are_named_and_resumed(faulty):
     project, hold, running = faulty
-    cancelled = project.wait_until_measuring("toy_c")
+    cancelled = project.wait_until_held("toy_c")
     ask("scancel", cancelled)
     told = running.communicate(timeout=240)[0]
     assert running.returncode != 0

@@ -11,6 +11,7 @@ from typing import Any
 
 from apexbench.cluster import lost
 from apexbench.errors import UserError
+from apexbench.machine.install import torch_build
 from apexbench.plan import Plan
 
 RESULTS = Path("results")
@@ -63,7 +64,14 @@ def _begin_on_cluster(plan: Plan) -> None:
         raise UserError(
             "Snakemake sends jobs to other machines, but cluster is 'none': --config replaces the "
             "profile's whole `config:` list, so repeat cluster=slurm, device and gpu_model with "
-            "it, or put what you change into a file for --configfile."
+            "it, or edit the list in the profile."
+        )
+    build = torch_build()
+    native = plan.config.runtime == "native" or plan.config.image["sif"] is None
+    if plan.config.device == "cuda" and native and build is not None and build.cuda is None:
+        raise UserError(
+            f"torch {build.version} cannot use a GPU: remove .venv and run `make slurm` again, "
+            "which installs torch's CUDA build, or state device=cpu in the profile."
         )
     for sentence in queue.check():
         say(sentence)
