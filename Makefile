@@ -17,6 +17,8 @@ TORCH_VERSION ?= 2.13.0
 # NVIDIA device PyTorch's CPU index is the better default.
 TORCH_INDEX ?= $(if $(wildcard /dev/nvidia0)$(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 SNAKEMAKE_FLAGS ?=
+# The profile of `make slurm`: a copy of profiles/slurm that knows your cluster, if you made one.
+PROFILE ?= profiles/slurm
 PYTEST_FLAGS ?=
 SOAK_FLAGS ?=
 
@@ -26,6 +28,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 KEY := $(shell printf '%s' "$$PWD $(CHOSEN)" | cksum | cut -d ' ' -f 1)
 BASE := .venv/.installed-$(KEY)
 DEV := .venv/.installed-dev-$(KEY)
+WITH_SLURM := .venv/.installed-slurm-$(KEY)
 WITH_TORCH := $(if $(filter 0,$(TORCH)),,.venv/.installed-torch-$(TORCH_VERSION))
 
 # What .venv holds and nothing else: no module of the caller's.
@@ -33,17 +36,18 @@ unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 export PYTHONNOUSERSITE := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help report test soak install reference paper doctor lint lock clean
+.PHONY: help report slurm test soak install reference paper doctor lint lock clean
 
 help:
 	@echo 'make report     measure this machine and write results/report.html'
+	@echo 'make slurm      the same on a Slurm cluster, from its login node (docs/slurm.md)'
 	@echo 'make test       run the tests'
 	@echo 'make doctor     say what this machine has and what each missing part would bring'
 	@echo 'make paper      rebuild the reports of results/reference/ (needs no GPU and no torch)'
 	@echo 'make reference  copy the last run into results/reference/<machine>/'
 	@echo 'make install    only install into .venv'
 	@echo 'make lint       check style and types'
-	@echo 'make soak       run it a hundred times, kill it fifty times (half an hour), print what grew'
+	@echo 'make soak       faults, kills and Slurm for an hour (SLURM=0: no Slurm), and what grew'
 	@echo 'make lock       resolve the locked requirements again (needs uv)'
 	@echo 'make clean      remove .venv and caches; results/ stays'
 
@@ -53,11 +57,23 @@ report: install
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m snakemake --cores 1 $(SNAKEMAKE_FLAGS)
 	@printf 'report: %s\n' "$$PWD/results/report.html"
 
+# The login node has no GPU, the nodes have: torch's CUDA build, from pip's own index.
+slurm: TORCH_INDEX :=
+slurm: install $(WITH_SLURM)
+	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m snakemake --workflow-profile '$(PROFILE)' $(SNAKEMAKE_FLAGS)
+	@printf 'report: %s\n' "$$PWD/results/report.html"
+
 test: $(BASE) $(WITH_TORCH) $(DEV)
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest $(PYTEST_FLAGS)
 
-soak: $(BASE) $(DEV)
+# Hours, outside CI: faults, kills and repeated runs, then the whole preset quick through a real Slurm
+# (SLURM=0 leaves that out), which this installs (as root) where it is missing.
+SLURM ?= 1
+soak: $(BASE) $(WITH_TORCH) $(DEV)
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python tests/soak.py $(SOAK_FLAGS)
+ifneq ($(SLURM),0)
+	@PATH="$$PWD/$(BIN):$$PATH" APEXBENCH_SLURM=1 $(BIN)/python -m pytest -m soak tests/slurm $(PYTEST_FLAGS)
+endif
 
 doctor: install
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m apexbench doctor
@@ -88,8 +104,8 @@ command -v '$(PYTHON)' >/dev/null || { \
 	echo '$(PYTHON) cannot make a virtual environment, because its venv module is missing: sudo apt-get install $(notdir $(PYTHON))-venv' >&2; exit 2; }
 endef
 
-# The blocks of requirements.lock for the packages named, with their hashes.
-locked = awk '/^[a-z]/ { keep = /^($(1))==/ } keep' requirements.lock >.venv/step.lock
+# The blocks of a lock (requirements.lock, if none is named) for some packages, with their hashes.
+locked = awk '/^[a-z]/ { keep = /^($(1))==/ } keep' $(or $(2),requirements.lock) >.venv/step.lock
 
 # An existing .venv is kept (it may hold a compiled Apex) unless it does not run or has another Python.
 # Three steps, so that nothing unhashed is fetched and no compiler is needed: first the build tools; then
@@ -116,6 +132,14 @@ $(DEV): requirements-dev.lock | $(BASE)
 	@$(PIP) install --quiet --require-hashes --no-build-isolation -r requirements-dev.lock
 	@touch $@
 
+# What the executor plugin itself needs stands in requirements.lock.
+$(WITH_SLURM): requirements-dev.lock | $(BASE)
+	@echo 'installing the locked Slurm executor plugin into .venv'
+	@$(call locked,snakemake-executor-plugin-slurm|snakemake-executor-plugin-slurm-jobstep,requirements-dev.lock)
+	@$(PIP) install --quiet --require-hashes -r .venv/step.lock
+	@rm -f .venv/step.lock
+	@touch $@
+
 .venv/.installed-torch-$(TORCH_VERSION): | $(BASE)
 	@echo 'installing torch $(TORCH_VERSION) from $(or $(TORCH_INDEX),the default package index) into .venv'
 	@$(PIP) install 'torch==$(TORCH_VERSION)' $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') || { \
@@ -129,7 +153,7 @@ LOCK := uv pip compile --universal --python-version 3.11 --fork-strategy fewest 
 	--no-annotate --no-header --quiet $(UV_FLAGS)
 lock:
 	@$(LOCK) --extra build pyproject.toml -o requirements.lock
-	@$(LOCK) --extra build --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	@$(LOCK) --extra build --extra dev --extra slurm -c requirements.lock pyproject.toml -o requirements-dev.lock
 	@$(LOCK) -c requirements.lock docker/requirements.in -o docker/requirements.lock
 
 clean:

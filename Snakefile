@@ -23,6 +23,15 @@ include: "workflow/rules/transformer.smk"
 include: "workflow/rules/report.smk"
 
 
+localrules:
+    all,
+    configuration,
+    table,
+    figures,
+    report,
+    reference_report,
+
+
 rule all:
     default_target: True
     input:
@@ -31,7 +40,7 @@ rule all:
 
 
 onstart:
-    owner.begin(PLAN)
+    owner.begin(PLAN, elsewhere=workflow.non_local_exec)
 
 
 onsuccess:

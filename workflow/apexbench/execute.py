@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from apexbench.cluster.allocation import NODE, gpu_environment, node
 from apexbench.errors import UserError
 from apexbench.locks import Abandoned, cpu_key, device_lock
 from apexbench.processes import OwnerWatch
@@ -139,6 +140,8 @@ def _gpus(device: str) -> list[str] | None:
     """The UUIDs of the GPUs a command on ``device`` uses; None when they are unknown."""
     if device not in ("cuda", "cpu"):
         raise UserError(f"device: {device!r} is unknown; choose cuda or cpu.")
+    if device == "cuda":
+        os.environ.update(gpu_environment(os.environ))
     return visible_gpu_uuids() if device == "cuda" else []
 
 
@@ -170,7 +173,7 @@ def _job(
         image=str(Path(image).resolve()) if image and image.endswith(".sif") else image,
         gpus=tuple(gpus or ()),
         all_gpus=gpus is None,
-        environment={**os.environ, HELD: ",".join(sorted(held))},
+        environment={**os.environ, HELD: ",".join(sorted(held)), NODE: node()},
     )
     try:
         job.results.mkdir(parents=True, exist_ok=True)

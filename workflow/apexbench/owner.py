@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from apexbench.cluster import lost
 from apexbench.errors import UserError
+from apexbench.machine.install import torch_build
 from apexbench.plan import Plan
 from apexbench.records import sweep
 
@@ -22,10 +24,11 @@ def say(sentence: str) -> None:
     print(f"apexbench: {sentence}", file=sys.stderr, flush=True)
 
 
-def begin(plan: Plan) -> None:
+def begin(plan: Plan, elsewhere: bool = False) -> None:
     """Take the results folder, become the owner of every child, say what will be measured where.
 
-    Ends the program with one sentence that names the holder if another run has the folder.
+    ``elsewhere`` says that Snakemake sends jobs to other machines. Ends the program with one
+    sentence where they cannot be sent, or that names the holder if another run has the folder.
     """
     from apexbench import disk, locks, processes, termination
     from apexbench.machine.source import source_version
@@ -41,8 +44,38 @@ def begin(plan: Plan) -> None:
     if source := source_version():
         os.environ["APEXBENCH_SOURCE"] = source
     say(f"preset {plan.config.preset} on {plan.config.device}: {plan.why_device}")
+    lost.forget(RESULTS)
+    if elsewhere:
+        try:
+            _begin_on_cluster(plan)
+        except UserError as error:
+            sys.exit(f"apexbench: {error}")
     for warning in plan.config.warnings:
         say(warning)
+
+
+def _begin_on_cluster(plan: Plan) -> None:
+    """Refuse what cannot work, warn, and end what a killed run left in Slurm's queue."""
+    from apexbench.cluster import queue
+
+    if plan.config.cluster == "none":
+        raise UserError(
+            "Snakemake sends jobs to other machines, but cluster is 'none': --config replaces the "
+            "profile's whole `config:` list, so repeat cluster=slurm, device and gpu_model with "
+            "it, or edit the list in the profile."
+        )
+    build = torch_build()
+    native = plan.config.runtime == "native" or plan.config.image["sif"] is None
+    if plan.config.device == "cuda" and native and build is not None and build.cuda is None:
+        raise UserError(
+            f"torch {build.version} cannot use a GPU: remove .venv and run `make slurm` again, "
+            "which installs torch's CUDA build, or state device=cpu in the profile."
+        )
+    for sentence in queue.check():
+        say(sentence)
+    if jobs := queue.left_over(Path.cwd()):
+        say(f"ending the Slurm jobs that an earlier run left here: {', '.join(jobs)}")
+        queue.cancel(jobs)
 
 
 def succeed(report: Path) -> None:
@@ -64,10 +97,16 @@ def say_apex() -> None:
 
 def fail(plan: Plan, log: Any) -> None:
     """After a lost job: a partial report whose missing cells say which job and log."""
+    logs = [log] if isinstance(log, str) else list(log)
     say(
         "some jobs were lost; what is measured stays, and the same command resumes. "
-        f"Snakemake's log: {log}"
+        f"Snakemake's log: {', '.join(map(str, logs))}"
     )
+    if plan.config.cluster != "none":
+        gone = lost.find(map(Path, logs))
+        lost.write(gone, RESULTS)
+        for job in gone:
+            say(f"{job.rule}: {job.reason}" + (f"; log: {job.log}" if job.log else ""))
     if not any(Path(index).exists() for index in plan.indexes):
         return
     out = RESULTS / "partial"

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from apexbench import config as configs
-from apexbench import disk, records
+from apexbench import disk, processes, records
+from apexbench.cluster import allocation, fingerprint
 from apexbench.components.names import implementation_names
 from apexbench.config import Config
 from apexbench.errors import UserError
@@ -57,6 +58,8 @@ class Plan:
     def environment(self) -> dict[str, str | None]:
         """The machine's fingerprint, and on a CPU the threads that torch gets."""
         found = environment(self.config.device)
+        if self.config.cluster != "none":
+            return {"threads": None, **fingerprint.planned(found, self.config.device)}
         on_cpu = self.config.device == "cpu"
         return {**found, "threads": os.environ["APEXBENCH_THREADS"] if on_cpu else None}
 
@@ -72,6 +75,10 @@ class Plan:
             case["model"] if isinstance(case["model"], str) else case["model"]["name"]: case
             for case in self.config.cases("transformer")
         }
+
+    def gpus(self, model: str) -> int:
+        """How many GPUs of one node a model's training job needs."""
+        return int(self.models[model].get("gpus") or 1)
 
     @property
     def indexes(self) -> list[str]:
@@ -198,15 +205,19 @@ def load(root: Path, overrides: Mapping[str, Any]) -> Plan:
         requested = str(overrides.get("device", "auto"))
         has_gpu = device_choice("auto").device == "cuda"
         config = configs.load(root, overrides, has_gpu, implementation_names())
-        choice = device_choice(config.device if requested != "auto" else "auto")
-        if config.device == "cuda":
-            choice = device_choice("cuda")
-        plan = Plan(config, root, choice.why)
+        if config.cluster == "none":
+            choice = device_choice(config.device if requested != "auto" else "auto")
+            if config.device == "cuda":
+                choice = device_choice("cuda")
+            why = choice.why
+        else:
+            model = config.gpu_model or "whichever GPU it gives"
+            why = "its jobs go to Slurm" + (f", on {model}." if config.device == "cuda" else ".")
+        plan = Plan(config, root, why)
         plan.check_corpus()
     except UserError as error:
         sys.exit(f"apexbench: {error}")
-    # Snakemake overwrites OMP_NUM_THREADS with a rule's threads: what the user set is kept here.
-    os.environ.setdefault("APEXBENCH_THREADS", os.environ.get("OMP_NUM_THREADS") or str(cores()))
+    _set_threads(config)
     os.environ.setdefault("APEXBENCH_RUN_ID", uuid.uuid4().hex[:12])
     return plan
 
@@ -227,6 +238,17 @@ def _forget_foreign_modules() -> None:
     sys.path[:] = [part for part in sys.path if os.path.abspath(part) not in foreign]
     os.environ["PYTHONPATH"] = package
     os.environ["PYTHONNOUSERSITE"] = "1"
+
+
+def _set_threads(config: Config) -> None:
+    # Snakemake overwrites OMP_NUM_THREADS with a rule's threads: what the user set is kept here.
+    if config.cluster == "none":
+        asked = os.environ.get("OMP_NUM_THREADS") or str(cores())
+        os.environ.setdefault("APEXBENCH_THREADS", asked)
+    elif allocation.allocation() is not None:
+        # The login node's cores and its Snakemake mean nothing on this node.
+        os.environ.setdefault("APEXBENCH_THREADS", str(allocation.threads()))
+        processes.announce_owner()
 
 
 def effective(plan: Plan) -> str:

@@ -11,7 +11,7 @@ rule transformer:
     wildcard_constraints:
         process=r"\d+",
     resources:
-        gpu=1,
+        gpu=lambda wildcards: PLAN.gpus(wildcards.model),
     params:
         request=lambda wildcards: PLAN.training_request(
             wildcards.model, int(wildcards.process)

@@ -71,7 +71,8 @@ def _from_text(text: str, wanted: tuple[str, ...]) -> Any:
         return strict_yaml.parse(text if text.startswith("[") else f"[{text}]", "--config")
     if "object" in wanted and text.startswith("{"):
         return strict_yaml.parse(text, "--config")
-    value = strict_yaml.scalar(text)
+    # A profile's `gpu_model: null` reaches Snakemake's --config as the text None.
+    value = None if text == "None" else strict_yaml.scalar(text)
     fits = {
         "null": value is None,
         "boolean": isinstance(value, bool),

@@ -38,6 +38,11 @@ def load(
     schemas.validate(user)
 
     device = user.get("device", "auto")
+    if device == "auto" and user.get("cluster", "none") != "none":
+        raise UserError(
+            "device is 'auto', but the jobs run on other machines than this one: state device=cuda "
+            "or device=cpu under `config:` in the profile, or in config.yaml."
+        )
     if device == "auto":
         device = "cuda" if has_gpu else "cpu"
     preset = presets.choose(user.get("preset", "auto"), device)
@@ -55,9 +60,9 @@ def load(
 def _config(settings: dict[str, Any]) -> Config:
     components = {}
     for name in schemas.components():
-        if name not in settings["components"]:
+        entry = dict(settings["components"].get(name, {}))
+        if name in schemas.plugins() and "cases" not in entry:
             continue  # a plug-in that nobody asked for
-        entry = dict(settings["components"][name])
         if entry.pop("enabled", True):
             components[name] = entry
     transformer = {"enabled": True, **settings["transformer"]}

@@ -24,6 +24,7 @@ class Config:
     device: str
     gpu_model: str | None
     runtime: str
+    cluster: str
     seed: int
     components: Mapping[str, Mapping[str, Any]]
     transformer: Mapping[str, Any]

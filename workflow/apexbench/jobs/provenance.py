@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
 import apexbench
+from apexbench.cluster import allocation
 from apexbench.errors import UserError
 from apexbench.jobs.request import Request
 from apexbench.measuring.sampler import Settings
@@ -44,7 +44,7 @@ def provenance(request: Request, cache: Path, torch_free: bool = False) -> dict[
     values: dict[str, Any] = {
         "run": os.environ.get("APEXBENCH_RUN_ID", ""),
         "device": request.device,
-        "node": socket.gethostname(),
+        "node": allocation.node(),
         "config_hash": digest(request.text()),
         "runtime": os.environ.get("APEXBENCH_RUNTIME", "native"),
         "image": request.image,
@@ -60,8 +60,10 @@ def provenance(request: Request, cache: Path, torch_free: bool = False) -> dict[
         "triton": None,
         "apex": None,
     }
+    if given := allocation.allocation():
+        values.update(given.to_dict())
     if request.device == "cuda":
-        values.update(_gpu(request))
+        values.update(gpu(request))
     else:
         values["device_name"] = cpu_model() or "unknown"
     values["machine"] = (
@@ -74,23 +76,29 @@ def provenance(request: Request, cache: Path, torch_free: bool = False) -> dict[
     return values
 
 
-def _gpu(request: Request) -> dict[str, Any]:
-    from apexbench.machine import gpu
+def gpu(request: Request) -> dict[str, Any]:
+    """The GPU that this process measures on; UserError where it is not the one planned for."""
+    from apexbench.machine.gpu import driver_version, visible_gpus
 
-    visible = gpu.visible_gpus()
+    visible = visible_gpus()
     if not visible:
         raise UserError(
             "device is 'cuda' but this process sees no NVIDIA GPU: set device: cpu in config.yaml, "
             "or run where nvidia-smi lists one."
         )
     first = visible[0]
-    wanted = request.gpu_model or request.environment.get("gpus")
-    if wanted and first.name not in str(wanted):
+    if request.gpu_model is not None:
+        wanted = [request.gpu_model]
+    else:
+        counted = str(request.environment.get("gpus") or "")
+        wanted = [entry.partition("x ")[2] for entry in filter(None, counted.split(", "))]
+    if wanted and first.name not in wanted:
         raise UserError(
-            f"the run was planned for {wanted} but this process has {first.name}: state the GPU "
-            "model in the profile, or run the same command again here."
+            f"the run was planned for {' or '.join(wanted)} but {allocation.node()} has "
+            f"{first.name}: set gpu_model to the driver's own name of the GPU, and on a cluster "
+            "ask for that model in the profile."
         )
-    return {"device_name": first.name, "gpu_uuid": first.uuid, "driver": gpu.driver_version()}
+    return {"device_name": first.name, "gpu_uuid": first.uuid, "driver": driver_version()}
 
 
 def _libraries(cache: Path) -> dict[str, Any]:

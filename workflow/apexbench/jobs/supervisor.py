@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from apexbench import records
+from apexbench.cluster import fingerprint
 from apexbench.errors import UserError
 from apexbench.jobs import plain_paths
 from apexbench.jobs.progress import Progress
+from apexbench.jobs.provenance import gpu
 from apexbench.jobs.request import Request, Task
 from apexbench.jobs.worker import EXIT_DEVICE_LOST
 from apexbench.measuring.beat import Beat
@@ -51,6 +53,9 @@ def run(request: Request, out: Path, log: Path, progress: Progress | None = None
     its record, whatever the status of its cells.
     """
     begin, started = time.monotonic(), time.time()
+    request = fingerprint.settled(request)
+    if request.device == "cuda":
+        gpu(request)
     job = Job(request, out.parent, log)
     tasks = request.tasks()
     progress = progress or Progress(request.component, len(tasks), log)

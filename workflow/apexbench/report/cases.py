@@ -1,7 +1,8 @@
 """A case as the report sees it: its records of all processes merged, each implementation once.
 
-Records are merged only when they were measured on the same GPU model, the same node, with the
-same settings and the same environment; a ratio therefore never spans two machines.
+Records are merged only when they were measured on the same GPU, of the same node, with the same
+settings and the same environment; a ratio therefore never spans two GPUs. A case that several GPUs
+of one model measured, such as the repeats of a run on a cluster, is one case for each of them.
 """
 
 from __future__ import annotations
@@ -98,24 +99,41 @@ def identity(record: Record) -> tuple[str, str]:
 def merge(records: Iterable[Record]) -> list[Case]:
     """Group records into cases, in a stable order: component, then as the indexes name them."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
+    places: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
     for record in records:
+        model, node = identity(record)
+        same = (record.component, record.case, model)
+        place = (node, str(record.provenance.get("gpu_uuid") or ""))
         key = (
-            record.component,
-            record.case,
-            *identity(record),
+            *same,
+            *place,
             digest({name: value for name, value in record.config.items() if name != "process"}),
             digest(record.environment),
         )
         groups.setdefault(key, []).append(record)
-    return [_case(sorted(group, key=lambda record: record.process)) for group in groups.values()]
+        if place not in places.setdefault(same, []):
+            places[same].append(place)
+    return [
+        _case(sorted(group, key=lambda record: record.process), _mark(key[3:5], places[key[:3]]))
+        for key, group in groups.items()
+    ]
 
 
-def _case(group: list[Record]) -> Case:
+def _mark(place: tuple[str, str], places: list[tuple[str, str]]) -> str:
+    """What tells a case from the same one on another GPU of its model; empty where there is one."""
+    if len(places) == 1:
+        return ""
+    node, uuid = place
+    gpu = uuid.removeprefix("GPU-")[:8]
+    return " on " + " ".join(filter(None, [node or "an unnamed node", gpu and f"GPU {gpu}"]))
+
+
+def _case(group: list[Record], mark: str) -> Case:
     first = group[0]
     names = list(dict.fromkeys(cell.implementation for record in group for cell in record.cells))
     return Case(
         component=first.component,
-        name=first.case,
+        name=first.case + mark,
         quantity=first.quantity,
         confidence=first.confidence,
         config=first.config,

@@ -16,6 +16,7 @@ from apexbench.report import (
     figures,
     methods,
     numbers,
+    placement,
     provenance,
     tables,
     validity,
@@ -39,18 +40,16 @@ class Document:
 
 
 def build(evidence: Evidence) -> Document:
-    """The report of a run. Claims and figures speak of one device; others are named in a note."""
+    """The report of a run. Claims and figures speak of one GPU model; a note names the others."""
     everything = sorted(merge(evidence.records), key=_size)
-    device, notes = _device(evidence)
-    if device is not None:
-        cases = [case for case in everything if case.device == device]
-        evidence = replace(evidence, records=[r for r in evidence.records if identity(r) == device])
-    else:
-        cases = everything
+    model, notes = placement.choose(evidence)
+    cases = [case for case in everything if model in (None, case.device[0])]
+    kept = [record for record in evidence.records if model in (None, identity(record)[0])]
+    evidence = replace(evidence, records=kept)
     limits = ceilings.measured(cases)
     drawn = figures.draw_all(cases)
     evaluated = claims.evaluate(cases)
-    name = device[0] if device else "this machine"
+    name = model or "this machine"
     tiles = answer.tiles(cases, name)
     rows, split = time_split(evidence)
     room = MOST_ROWS
@@ -89,26 +88,6 @@ def build(evidence: Evidence) -> Document:
         ],
     }
     return Document(content, drawn)
-
-
-def _device(evidence: Evidence) -> tuple[tuple[str, str] | None, list[str]]:
-    found = Counter(identity(record) for record in evidence.records)
-    if not found:
-        return None, ["This folder holds no record yet: every number below is missing."]
-    device = max(sorted(found), key=lambda key: found[key])
-    if len(found) == 1:
-        return device, []
-    others = [
-        f"{name} (node {node or 'unnamed'}, {numbers.plural(count, 'record')})"
-        for (name, node), count in found.items()
-        if (name, node) != device
-    ]
-    return device, [
-        f"This folder holds records of {len(found)} devices. They are grouped by device and node "
-        f"and never compared with each other; this report speaks of {device[0]} "
-        f"(node {device[1] or 'unnamed'}) only. Not shown here, but in summary.csv: "
-        f"{numbers.listing(others)}."
-    ]
 
 
 def _size(case: Case) -> float:

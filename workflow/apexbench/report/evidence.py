@@ -174,8 +174,9 @@ def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
         evidence.records += found
         evidence.components.append(component)
         evidence.jobs += _job(index, index_path)
+    known = _mapping(folder / "lost.json")
     for index_path in absent:
-        lost = _absent(index_path)
+        lost = _absent(index_path, known)
         evidence.missing.append(lost)
         evidence.components.append(lost.component)
     evidence.components = list(dict.fromkeys(evidence.components))
@@ -196,17 +197,25 @@ def _job(index: dict[str, Any], path: Path) -> list[Job]:
     return [Job(printable("/".join(below)), run, float(started), float(finished), seconds)]
 
 
-def _absent(path: Path) -> Missing:
-    """An expected index that is not there: ``…/records/<component>/[<model>-p<k>/]index.json``."""
+def _absent(path: Path, known: dict[str, Any]) -> Missing:
+    """An expected index that is not there: ``…/records/<component>/[<model>-p<k>/]index.json``.
+
+    ``known`` is ``lost.json``: what the batch system said of the job, by the index's path.
+    """
     parts = path.parent.parts
     below = parts[parts.index("records") + 1 :] if "records" in parts else parts[-1:]
     name = "-".join(below) or "unknown"
+    told = known.get("/".join(["records", *below, path.name]))
+    told = told if isinstance(told, dict) else {}
+    log = (
+        str(Path(*parts[: parts.index("records")], "logs", f"{name}.log"))
+        if "records" in parts
+        else None
+    )
     return Missing(
         component=below[0] if below else "unknown",
         case=below[1] if len(below) > 1 else "all cases",
-        status="failed",
-        reason="its job was lost before it wrote its index",
-        log=str(Path(*parts[: parts.index("records")], "logs", f"{name}.log"))
-        if "records" in parts
-        else None,
+        status=told["status"] if told.get("status") in records.STATUSES else "failed",
+        reason=str(told.get("reason") or "its job was lost before it wrote its index"),
+        log=str(told.get("log") or "") or log,
     )

@@ -14,6 +14,8 @@ _MACHINE = (
     ("Device", "device_name"),
     ("Node", "node"),
     ("GPU UUID", "gpu_uuid"),
+    ("Slurm jobs", "slurm_job"),
+    ("Slurm partition", "slurm_partition"),
     ("NVIDIA driver", "driver"),
     ("CUDA", "cuda"),
     ("cuDNN", "cudnn"),

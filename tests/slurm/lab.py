@@ -1,0 +1,296 @@
+"""A real Slurm on this machine, for tests: ``lab.py up DIR``, ``lab.py down DIR``.
+
+One controller, one node, munge; no systemd, no accounting, GPUs declared over plain device files.
+It installs Debian's packages where they are missing, refuses a machine that has a slurm.conf, and
+leaves nothing behind. Runs only when asked for: APEXBENCH_SLURM=1 or APEXBENCH_CI=1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
+# The path that Slurm's commands were compiled with: the plugin's job step drops SLURM_CONF.
+ETC = Path("/etc/slurm")
+MARK = "# Written by apexbench's tests/slurm/lab.py"
+DEVICES = ("null", "zero", "full", "random")
+MINUTES_KEPT = 60
+
+SLURM_CONF = """\
+{mark} in {folder}
+ClusterName=lab
+SlurmctldHost=localhost
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/run/munge.socket
+SlurmctldPort=16817
+SlurmdPort=16818
+SlurmctldPidFile={folder}/run/slurmctld.pid
+SlurmdPidFile={folder}/run/slurmd.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdLogFile={folder}/log/slurmd.log
+StateSaveLocation={folder}/spool/ctld
+SlurmdSpoolDir={folder}/spool/d
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=2
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+SchedulerType=sched/backfill
+SchedulerParameters=sched_min_interval=200000
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SlurmdParameters=config_overrides
+MinJobAge={kept}
+DefMemPerCPU=100
+KillWait=3
+InactiveLimit=0
+GresTypes=gpu
+AccountingStorageType=accounting_storage/none
+NodeName=localhost NodeAddr=127.0.0.1 CPUs=16 Boards=1 SocketsPerBoard=1 CoresPerSocket=16 \
+ThreadsPerCore=1 RealMemory=16000 Gres=gpu:fake:{gpus} State=UNKNOWN
+PartitionName=gpu Nodes=localhost Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class LabError(Exception):
+    """Why there is no Slurm here, in one sentence."""
+
+
+def asked_for() -> bool:
+    """Whether whoever runs this wants daemons and packages on their machine."""
+    return "1" in (os.environ.get("APEXBENCH_SLURM"), os.environ.get("APEXBENCH_CI"))
+
+
+def up(folder: Path, etc: Path = ETC) -> None:
+    """Start Slurm with its files in ``folder``; return once its node takes jobs.
+
+    Raises LabError where it was not asked for, on a machine with a slurm.conf, or when a daemon
+    does not start; what was begun is taken down again.
+    """
+    if not asked_for():
+        raise LabError("set APEXBENCH_SLURM=1: this installs packages and starts daemons.")
+    if os.geteuid() != 0:
+        raise LabError("only root can start Slurm's daemons: run it with sudo.")
+    _refuse_a_cluster(etc)
+    made = [place for place in (etc, *etc.parents) if not place.exists()]
+    for name in ("run", "log", "spool/ctld", "spool/d", "etc"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    # Whoever submits jobs must reach munge's socket.
+    folder.chmod(0o755)
+    (folder / "run").chmod(0o755)
+    try:
+        _install(folder)
+        etc.mkdir(parents=True, exist_ok=True)
+        (folder / "made").write_text("\n".join(map(str, made)))
+        _configure(folder, etc)
+        _start(folder, etc)
+    except BaseException:
+        down(folder, etc)
+        raise
+
+
+def down(folder: Path, etc: Path = ETC) -> None:
+    """End the daemons and their jobs, and remove everything that ``up`` made."""
+    conf = etc / "slurm.conf"
+    if _ours(conf):
+        _quiet("scancel", "--state=RUNNING", "--state=PENDING", "--user=root")
+        _quiet("scancel", "--partition=gpu")
+    for name in ("slurmd", "slurmctld", "munged"):
+        _end(folder / "run" / f"{name}.pid")
+    for stray in _working_in(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(stray, signal.SIGKILL)
+    if _ours(conf):
+        conf.unlink()
+        (etc / "gres.conf").unlink(missing_ok=True)
+    installed = _lines(folder / "installed")
+    if installed:
+        _quiet("apt-get", "purge", "-y", "-q", "--autoremove", *installed)
+    for place in map(Path, _lines(folder / "made")):
+        with contextlib.suppress(OSError):
+            place.rmdir()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _refuse_a_cluster(etc: Path) -> None:
+    conf = etc / "slurm.conf"
+    if not conf.exists():
+        return
+    if not _ours(conf):
+        raise LabError(f"{conf} is there: this machine belongs to a cluster, which is left alone.")
+    earlier = Path(conf.read_text().splitlines()[0].removeprefix(f"{MARK} in "))
+    if any(_alive(earlier / "run" / f"{name}.pid") for name in ("slurmctld", "slurmd")):
+        raise LabError(f"another lab runs in {earlier}: lab.py down {earlier} ends it.")
+    down(earlier, etc)
+
+
+def _install(folder: Path) -> None:
+    missing = [name for name in PACKAGES if not _installed(name)]
+    if not missing:
+        return
+    if shutil.which("apt-get") is None:
+        raise LabError(f"{', '.join(missing)} cannot be installed: there is no apt-get here.")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    options = ["-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120"]
+    for command in (["update", "-q"], ["install", *options, *missing]):
+        done = subprocess.run(
+            ["apt-get", *command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0 and command[0] == "install":
+            raise LabError(f"apt-get cannot install {', '.join(missing)}: {done.stderr.strip()}")
+    (folder / "installed").write_text("\n".join(missing))
+
+
+def _installed(package: str) -> bool:
+    asked = ["dpkg-query", "--show", "--showformat=${db:Status-Status}", package]
+    if shutil.which("dpkg-query") is None:
+        return False
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout == "installed"
+
+
+def _configure(folder: Path, etc: Path) -> None:
+    text = SLURM_CONF.format(mark=MARK, folder=folder, kept=MINUTES_KEPT * 60, gpus=len(DEVICES))
+    (etc / "slurm.conf").write_text(text)
+    lines = [f"NodeName=localhost Name=gpu Type=fake File=/dev/{name}" for name in DEVICES]
+    (etc / "gres.conf").write_text(f"{MARK} in {folder}\n" + "\n".join(lines) + "\n")
+
+
+def _start(folder: Path, etc: Path) -> None:
+    key = folder / "etc/munge.key"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o600)
+    run = folder / "run"
+    _daemon(
+        "munged",
+        "--force",
+        f"--key-file={key}",
+        f"--socket={run}/munge.socket",
+        f"--pid-file={run}/munged.pid",
+        f"--log-file={folder}/log/munged.log",
+        f"--seed-file={run}/munged.seed",
+    )
+    conf = str(etc / "slurm.conf")
+    _daemon("slurmctld", "-c", "-f", conf)
+    _daemon("slurmd", "-N", "localhost", "-f", conf)
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        if "idle" in _quiet("sinfo", "--noheader", "--format=%T"):
+            return
+        time.sleep(0.1)
+    said = "; ".join(_lines(folder / "log/slurmctld.log")[-2:])
+    raise LabError(f"Slurm's node takes no jobs after 30 s: {said}")
+
+
+def _daemon(*command: str) -> None:
+    # Daemons must not hold the caller's pipes open.
+    done = subprocess.run(
+        command,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise LabError(f"{command[0]} does not start (exit status {done.returncode}).")
+
+
+def _quiet(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
+
+
+def _ours(conf: Path) -> bool:
+    try:
+        return conf.read_text().startswith(MARK)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line for line in path.read_text().splitlines() if line]
+    except OSError:
+        return []
+
+
+def _pid(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _alive(path: Path) -> bool:
+    pid = _pid(path)
+    if pid is None:
+        return False
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return False
+    return name.startswith(("slurm", "munge"))
+
+
+def _end(path: Path) -> None:
+    """SIGTERM to the daemon of a pid file, SIGKILL after 10 s."""
+    pid = _pid(path)
+    end = time.monotonic() + 10
+    while pid is not None and _alive(path):
+        late = time.monotonic() > end
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+        time.sleep(0.1)
+
+
+def _working_in(folder: Path) -> list[int]:
+    """Step managers that a killed slurmd leaves: their working folder is the lab's spool."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if Path(os.readlink(process / "cwd")).is_relative_to(folder):
+                found.append(int(process.name))
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """``up DIR`` or ``down DIR``; the exit status."""
+    if len(arguments) != 2 or arguments[0] not in ("up", "down"):
+        print("usage: lab.py up DIR | lab.py down DIR", file=sys.stderr)
+        return 2
+    try:
+        (up if arguments[0] == "up" else down)(Path(arguments[1]).absolute())
+    except LabError as error:
+        print(f"lab.py: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

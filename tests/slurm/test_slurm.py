@@ -1,0 +1,205 @@
+"""The workflow through profiles/slurm on a real Slurm: jobs, GPUs, failures, kills, resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import lab
+import pytest
+from cluster import SlurmProject, Watcher, ask, python_with_toys
+
+from apexbench import records
+from conftest import require
+
+CASES = [{"name": "a"}, {"name": "b"}]
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    """Slurm on this machine while these tests run."""
+    require(lab.asked_for(), "set APEXBENCH_SLURM=1 to install and start a Slurm here")
+    folder = tmp_path_factory.mktemp("slurm")
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n", "env", "APEXBENCH_SLURM=1"]
+    command = [*as_root, sys.executable, str(Path(lab.__file__))]
+    up = subprocess.run([*command, "up", str(folder)], capture_output=True, text=True, check=False)
+    require(up.returncode == 0, f"Slurm cannot be started here: {up.stderr.strip()}")
+    yield folder
+    subprocess.run([*command, "down", str(folder)], check=True)
+    assert not folder.exists()
+    assert not (lab.ETC / "slurm.conf").exists()
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    return python_with_toys(tmp_path_factory.mktemp("python") / "venv")
+
+
+@pytest.fixture(scope="module")
+def faulty(slurm, python, tmp_path_factory):
+    """A run with one job beyond its time limit and one to be cancelled, under way meanwhile."""
+    made = SlurmProject(
+        tmp_path_factory.mktemp("faulty") / "bench", python, "  toy_b:\n    runtime: 1\n"
+    )
+    hold = made.folder / "hold"
+    hold.touch()
+    kept, held = {"name": "kept"}, {"name": "held", "hold": str(hold)}
+    made.measure(toy_a=[kept], toy_b=[kept, held], toy_c=[kept, held])
+    running = made.start()
+    yield made, hold, running
+    if running.poll() is None:
+        os.killpg(running.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def finished(faulty, slurm, python, tmp_path_factory):
+    """An undisturbed run of three measuring jobs, at most two GPUs at a time."""
+    made = SlurmProject(tmp_path_factory.mktemp("finished") / "bench", python)
+    made.edit({"  gpu: 8\n": "  gpu: 2\n"})
+    made.measure(toy_a=CASES, toy_b=CASES, toy_c=CASES)
+    with Watcher(made) as watcher:
+        done = made.run()
+    assert done.returncode == 0, done.stdout
+    return made, done.stdout, watcher.samples
+
+
+def test_every_measuring_job_went_through_slurm(finished):
+    project, told, _ = finished
+    jobs = project.jobs("COMPLETED")
+    assert sorted(jobs.values()) == ["machine", "toy_a", "toy_b", "toy_c"]
+    assert "its jobs go to Slurm" in told
+    for job, rule in jobs.items():
+        fields = ask("scontrol", "--oneliner", "show", "job", job)
+        assert "TresPerJob=gres:gpu:1 " in f"{fields} "
+        assert f"TimeLimit={'00:10:00' if rule == 'machine' else '01:00:00'} " in fields
+        assert "JobState=COMPLETED" in fields
+    for name in ("toy_a", "toy_b", "toy_c"):
+        for path in project.records(name).values():
+            place = records.read(path).provenance
+            assert jobs[place["slurm_job"]] == name
+            assert place["node"] == place["slurm_node"] == "localhost"
+            assert place["slurm_partition"] == "gpu"
+            assert place["slurm_gpus"] in {"0", "1", "2", "3"}
+    page = (project.folder / "results/report.html").read_text()
+    assert "Slurm jobs" in page
+
+
+def test_what_the_login_node_cannot_know_is_asked_on_the_node(finished):
+    project, *_ = finished
+    path = next(iter(project.records("toy_a").values()))
+    environment = records.read(path).environment
+    assert environment["threads"] == "1"
+    assert environment["cpu"]
+    assert "asked on the node" not in path.read_text()
+
+
+def test_jobs_share_no_gpu_and_no_more_are_used_than_allowed(finished):
+    _, _, samples = finished
+    assert any(len(held) == 2 for held in samples), "no two jobs ran at once"
+    for held in samples:
+        assert len(held) <= 2
+        assert len(set(held.values())) == len(held), f"two jobs on one GPU: {held}"
+
+
+def test_a_second_run_sends_nothing(finished):
+    project, *_ = finished
+    before = project.jobs()
+    again = project.run()
+    assert again.returncode == 0, again.stdout
+    assert "Nothing to be done" in again.stdout
+    assert project.jobs() == before
+
+
+def test_config_on_the_command_line_without_the_profiles_own_is_one_sentence(finished):
+    project, *_ = finished
+    refused = project.run("--forceall", "--config", "device=cpu")
+    assert refused.returncode != 0
+    assert "--config replaces the profile's whole `config:` list" in refused.stdout
+    assert "Traceback" not in refused.stdout
+
+
+def test_gres_and_two_gpus_run_a_job_once(slurm, python, tmp_path):
+    gres = "  toy_a:\n    gpu: 0\n    gres: gpu:fake:1\n  toy_b:\n    gpu: 2\n"
+    project = SlurmProject(tmp_path / "bench", python, gres)
+    project.edit({"slurm-keep-successful-logs: false": "slurm-keep-successful-logs: true"})
+    project.measure(toy_a=CASES[:1], toy_b=CASES[:1])
+    targets = [f"results/records/{name}/index.json" for name in ("toy_a", "toy_b")]
+    done = project.run("--", *targets)
+    assert done.returncode == 0, done.stdout
+    given = {}
+    for job, rule in project.jobs("COMPLETED").items():
+        told = (project.folder / f".snakemake/slurm_logs/rule_{rule}/{job}.log").read_text()
+        assert told.count("done, 1 measured") == 1
+        record = records.read(next(iter(project.records(rule).values())))
+        given[rule] = len(record.provenance["slurm_gpus"].split(","))
+    assert given == {"toy_a": 1, "toy_b": 2}
+
+
+def test_a_cancelled_run_cancels_its_jobs_and_a_killed_one_is_taken_over(slurm, python, tmp_path):
+    project = SlurmProject(tmp_path / "bench", python)
+    hold = tmp_path / "hold"
+    hold.touch()
+    project.measure(toy_a=[{"name": "kept"}, {"name": "held", "hold": str(hold)}])
+    target = ("--", "results/records/toy_a/index.json")
+
+    interrupted = project.start(*target)
+    first = project.wait_until_held("toy_a")
+    os.killpg(interrupted.pid, signal.SIGINT)
+    interrupted.communicate(timeout=60)
+    end = time.monotonic() + 20
+    while (left := project.jobs("PENDING", "RUNNING", "COMPLETING")) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert left == {}
+
+    (project.folder / "results/logs/toy_a.log").unlink()
+    killed = project.start(*target)
+    job = project.wait_until_held("toy_a")
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate(timeout=60)
+    assert job in project.jobs("RUNNING")
+
+    resumed = project.start(*target)
+    assert project.wait_for("toy_a", "CANCELLED,FAILED", but=first) == job
+    hold.unlink()
+    told = resumed.communicate(timeout=120)[0]
+    assert resumed.returncode == 0, told
+    assert f"ending the Slurm jobs that an earlier run left here: {job}" in told
+    assert project.index("toy_a")["measured"] == 1
+    assert len(project.records("toy_a")) == 2
+
+
+def test_a_job_over_its_limit_and_a_cancelled_one_are_named_and_resumed(faulty):
+    project, hold, running = faulty
+    cancelled = project.wait_until_held("toy_c")
+    ask("scancel", cancelled)
+    told = running.communicate(timeout=240)[0]
+    assert running.returncode != 0
+    late = next(job for job, rule in project.jobs("TIMEOUT").items() if rule == "toy_b")
+
+    assert project.index("toy_a")["measured"] == 1
+    assert f"toy_b: Slurm job {late} ended as TIMEOUT on localhost (limit 00:01:00)" in told
+    assert "raise runtime for toy_b under set-resources in the profile" in told
+    assert f"toy_c: Slurm job {cancelled} ended as CANCELLED" in told
+    log = project.folder / f".snakemake/slurm_logs/rule_toy_b/{late}.log"
+    assert f"log: {log}" in told
+    assert log.is_file()
+    page = (project.folder / "results/partial/report.html").read_text()
+    assert f"Slurm job {late} ended as TIMEOUT" in page
+    assert "Traceback" not in told
+
+    kept = {path: path.stat().st_mtime_ns for path in project.folder.rglob("toy_*-kept-*.json")}
+    assert len(kept) == 3
+    hold.unlink()
+    resumed = project.run()
+    assert resumed.returncode == 0, resumed.stdout
+    for name in ("toy_b", "toy_c"):
+        assert project.index(name)["measured"] == 1
+        assert len(project.records(name)) == 2
+    assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
+    assert not (project.folder / "results/lost.json").exists()
+    assert json.loads((project.folder / "results/summary.json").read_text())["rows"]

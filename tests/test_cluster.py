@@ -1,0 +1,383 @@
+"""What the package does on a cluster, without one: fingerprint, allocation, queue, lost jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import yaml
+
+import record_factory as factory
+from apexbench import execute, owner
+from apexbench.cluster import allocation, fingerprint, lost, queue
+from apexbench.config import loader
+from apexbench.errors import UserError
+from apexbench.jobs import provenance
+from apexbench.jobs.request import Request
+from apexbench.machine.gpu import Gpu
+from apexbench.report import placement
+from apexbench.report.cases import merge
+from apexbench.report.evidence import Evidence, load
+from conftest import ROOT
+
+PROFILE = ROOT / "profiles/slurm/config.yaml"
+H200 = Gpu(0, "GPU-1", "NVIDIA H200", None, "9.0", None)
+
+
+def request_for(device: str = "cuda", **changed) -> Request:
+    environment = fingerprint.planned({"python": "3.11.7", "torch": "2.13.0"}, device)
+    values = {
+        "component": "layer_norm",
+        "device": device,
+        "seed": 0,
+        "measuring": {},
+        "environment": environment,
+        "cases": [{"width": 8}],
+    }
+    return Request(**{**values, **changed})
+
+
+def test_the_profile_repeats_every_safety_key_of_the_default_one():
+    ours = yaml.safe_load(PROFILE.read_text())
+    default = yaml.safe_load((ROOT / "profiles/default/config.yaml").read_text())
+    assert default.keys() <= ours.keys()
+    assert {key: ours[key] for key in default if key != "resources"} == {
+        key: value for key, value in default.items() if key != "resources"
+    }
+    assert default["resources"].keys() == ours["resources"].keys()
+    assert ours["config"].keys() >= {"cluster", "device", "preset", "gpu_model"}
+
+
+def test_the_profiles_config_is_valid(tmp_path):
+    (tmp_path / "config.yaml").write_text("{}\n")
+    stated = yaml.safe_load(PROFILE.read_text())["config"]
+    config = loader.load(tmp_path, {key: str(value) for key, value in stated.items()})
+    assert (config.cluster, config.device, config.preset) == ("slurm", "cuda", "full")
+    assert config.gpu_model == "NVIDIA H200"
+    # What Snakemake makes of `gpu_model: null` in a profile.
+    assert loader.load(tmp_path, {**stated, "gpu_model": "None"}).gpu_model is None
+
+
+def test_auto_is_refused_where_jobs_run_elsewhere(tmp_path):
+    (tmp_path / "config.yaml").write_text("{}\n")
+    with pytest.raises(UserError, match="device is 'auto', but the jobs run on other machines"):
+        loader.load(tmp_path, {"cluster": "slurm"}, has_gpu=True)
+
+
+def test_a_plug_in_that_nobody_asked_for_is_left_out(tmp_path, monkeypatch):
+    (tmp_path / "config.yaml").write_text("{}\n")
+    known = loader.schemas.root()["properties"]["components"]["properties"]
+    monkeypatch.setitem(known, "toy", {"$ref": "#/$defs/plugin"})
+    monkeypatch.setattr(loader.schemas, "plugins", lambda: ("toy",))
+    assert "toy" not in loader.load(tmp_path, {"preset": "quick"}).components
+
+
+def test_a_plan_for_a_cluster_asks_nothing_of_the_login_node(monkeypatch):
+    monkeypatch.setattr(
+        fingerprint,
+        "environment",
+        lambda device: {"driver": "580.1", "gpus": "1x NVIDIA H200", "cxx": "g++ 12", "cpu": None},
+    )
+    planned = request_for()
+    assert set(planned.environment.values()) == {"3.11.7", "2.13.0", fingerprint.ON_NODE}
+    settled = fingerprint.settled(planned)
+    assert settled.environment == {
+        "python": "3.11.7",
+        "torch": "2.13.0",
+        "driver": "580.1",
+        "gpus": "1x NVIDIA H200",
+        "cxx": "g++ 12",
+    }
+    local = dataclasses.replace(planned, environment=settled.environment)
+    assert fingerprint.settled(local) is local
+    assert [task.key for task in settled.tasks()] == [task.key for task in local.tasks()]
+
+
+@pytest.mark.parametrize("found", ["NVIDIA H20", "NVIDIA H200 NVL", "NVIDIA H100"])
+@pytest.mark.parametrize("how", [{"gpu_model": "NVIDIA H200"}, {"gpus": "2x NVIDIA H200"}])
+def test_another_gpu_than_the_one_stated_is_refused(monkeypatch, found, how):
+    monkeypatch.setattr("apexbench.machine.gpu.visible_gpus", lambda: [H200])
+    stated = request_for(
+        gpu_model=how.get("gpu_model"), environment={"gpus": how.get("gpus", "1x NVIDIA H200")}
+    )
+    assert provenance.gpu(stated)["device_name"] == "NVIDIA H200"
+    other = dataclasses.replace(H200, name=found)
+    monkeypatch.setattr("apexbench.machine.gpu.visible_gpus", lambda: [other])
+    with pytest.raises(UserError, match=r"planned for NVIDIA H200 but .* has NVIDIA H"):
+        provenance.gpu(stated)
+
+
+def test_the_allocation_is_read_from_slurms_variables():
+    assert allocation.allocation({}) is None
+    given = allocation.allocation(
+        {
+            "SLURM_JOB_ID": "12",
+            "SLURMD_NODENAME": "gpu07",
+            "SLURM_JOB_PARTITION": "gpu",
+            "SLURM_JOB_GPUS": "0,3",
+            "SLURM_STEP_GPUS": "3",
+            "SLURM_RESTART_COUNT": "1",
+        }
+    )
+    assert given is not None
+    assert given.to_dict() == {
+        "slurm_job": "12",
+        "slurm_node": "gpu07",
+        "slurm_partition": "gpu",
+        "slurm_gpus": "3",
+        "slurm_restarts": 1,
+    }
+    assert allocation.node({"APEXBENCH_NODE": "host"}) == "host"
+    assert allocation.node({}) == os.uname().nodename
+    assert allocation.threads({"SLURM_CPUS_PER_TASK": "1"}) == 1
+
+
+def test_a_job_without_a_gpu_takes_none(monkeypatch):
+    with pytest.raises(UserError, match="Slurm job 12 was given no GPU"):
+        allocation.gpu_environment({"SLURM_JOB_ID": "12"})
+    assert allocation.gpu_environment({}) == {}
+    given = {"SLURM_JOB_ID": "12", "CUDA_VISIBLE_DEVICES": "1"}
+    assert allocation.gpu_environment(given) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(UserError, match="no GPU"):
+        execute.execute(["machine"], "native", device="cuda")
+
+
+def test_two_jobs_of_a_node_lock_the_gpu_that_slurm_gave_each(monkeypatch):
+    other = dataclasses.replace(H200, index=1, uuid="GPU-2", name="NVIDIA A100")
+    monkeypatch.setattr("apexbench.machine.gpu.gpus", lambda: [H200, other])
+    monkeypatch.setattr("apexbench.machine.gpu.nvml", lambda: object())
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "removed again after this test")
+    del os.environ["CUDA_DEVICE_ORDER"]
+    keys = []
+    for number in ("0", "1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", number)
+        keys += execute._keys("cuda", execute._gpus("cuda"))
+    assert keys == ["GPU-1", "GPU-2"]
+
+
+def test_a_run_whose_config_lost_the_profile_is_refused(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("device: cpu\n")
+    plan = owner.Plan(loader.load(tmp_path), tmp_path, "")
+    with pytest.raises(UserError, match="--config replaces the profile's whole"):
+        owner._begin_on_cluster(plan)
+
+
+def test_a_cpu_build_of_torch_is_refused_for_a_gpu(monkeypatch, tmp_path):
+    (tmp_path / "config.yaml").write_text("{cluster: slurm, device: cuda}\n")
+    plan = owner.Plan(loader.load(tmp_path), tmp_path, "")
+    build = types.SimpleNamespace(version="2.13.0+cpu", cuda=None)
+    monkeypatch.setattr(owner, "torch_build", lambda: build)
+    with pytest.raises(UserError, match=r"torch 2.13.0\+cpu cannot use a GPU: remove .venv"):
+        owner._begin_on_cluster(plan)
+
+
+def commands(folder: Path, monkeypatch, **scripts: str) -> None:
+    """Put shell scripts of these names before everything on PATH."""
+    folder.mkdir(exist_ok=True)
+    for name, text in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_without_slurm_the_remedy_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="sbatch is not a command here"):
+        queue.check()
+
+
+def test_a_python_that_a_job_cannot_start_is_refused(monkeypatch, tmp_path):
+    commands(tmp_path / "bin", monkeypatch, sbatch="", scontrol="")
+    monkeypatch.setattr(sys, "executable", "/srv/my bench (1)/.venv/bin/python")
+    with pytest.raises(UserError, match="move this folder"):
+        queue.check()
+
+
+@pytest.mark.parametrize(
+    ("kept", "accounting", "remedy"),
+    [
+        ("300 sec", "accounting_storage/none", None),
+        ("60 sec", "accounting_storage/none", "ask its administrators for MinJobAge=300"),
+        ("60 sec", "(null)", "ask its administrators for MinJobAge=300"),
+        ("60 sec", "accounting_storage/slurmdbd", "set slurm-status-command: sacct"),
+    ],
+)
+def test_a_slurm_that_forgets_jobs_too_soon_is_named(
+    monkeypatch, tmp_path, kept, accounting, remedy
+):
+    told = f"AccountingStorageType   = {accounting}\\nMinJobAge               = {kept}"
+    commands(tmp_path / "bin", monkeypatch, sbatch="", scontrol=f"printf '{told}\\n'")
+    said = queue.check()
+    assert len(said) == (0 if remedy is None else 1)
+    assert remedy is None or remedy in said[0]
+
+
+def test_a_controller_that_does_not_answer_is_one_sentence(monkeypatch, tmp_path):
+    fails = "echo 'Unable to contact slurm controller' >&2; exit 1"
+    commands(tmp_path / "bin", monkeypatch, sbatch="", scontrol=fails)
+    with pytest.raises(UserError, match="scontrol does not answer: Unable to contact slurm"):
+        queue.check()
+
+
+def test_only_this_folders_jobs_of_snakemake_are_left_over(monkeypatch, tmp_path):
+    name = "56602cd0-d8ef-40ce-8e6e-dad7188108e2"
+    lines = [
+        f"7|{name}|rule_toy|{tmp_path}",
+        f"8|pre_{name}|rule_machine|{tmp_path}",
+        f"9|{name}|rule_toy|{tmp_path}/other",
+        f"10|{name}|mine|{tmp_path}",
+        f"11|train|rule_toy|{tmp_path}",
+    ]
+    commands(tmp_path / "bin", monkeypatch, squeue="printf '%s\\n' " + " ".join(map(repr, lines)))
+    assert queue.left_over(tmp_path) == ["7", "8"]
+
+
+LOG = """\
+[Tue Dec  1 12:21:47 2026]
+Error in rule layer_norm:
+    message: SLURM-job '13' failed, SLURM status is: '{state}'. Detailed failure reason unavailable.
+    jobid: 2
+    output: results/records/layer_norm/index.json
+    log: results/logs/layer_norm.log, /x/.snakemake/slurm_logs/rule_layer_norm/13.log (check log \
+file(s) for error details)
+    shell:
+        python -m apexbench exec
+    external_jobid: 13
+[Tue Dec  1 12:21:48 2026]
+Error in rule machine:
+    message: SLURM sbatch failed. The error message was 'sbatch: error: invalid partition: nope
+sbatch: error: Batch job submission failed: Invalid partition name specified'.
+    sbatch call:
+        sbatch --parsable
+For further error details see the cluster/cloud log.
+    jobid: 6
+    output: results/machine.json
+    log: results/logs/machine.log (check log file(s) for error details)
+[Tue Dec  1 12:21:49 2026]
+Error in rule report:
+    message: None
+    jobid: 1
+    output: results/report.html
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "said"),
+    [
+        ("TIMEOUT", "failed", "TIMEOUT on gpu07 (limit 01:00:00): raise runtime for layer_norm"),
+        ("OUT_OF_MEMORY", "out_of_memory", "OUT_OF_MEMORY on gpu07 (memory 32000M): raise mem_mb"),
+        ("NODE_FAIL", "failed", "NODE_FAIL on gpu07: the same command starts it again"),
+        ("CANCELLED", "failed", "CANCELLED on gpu07: the same command starts it again"),
+        ("FAILED", "failed", "FAILED on gpu07 (exit status 2): read the log"),
+        ("DEADLINE", "failed", "DEADLINE on gpu07: raise runtime"),
+    ],
+)
+def test_a_lost_job_has_its_state_log_and_remedy(monkeypatch, tmp_path, state, status, said):
+    told = "NodeList=gpu07 TimeLimit=01:00:00 MinMemoryNode=32000M ExitCode=2:0"
+    commands(tmp_path / "bin", monkeypatch, scontrol=f"echo '{told}'")
+    log = tmp_path / "snakemake.log"
+    log.write_text(LOG.format(state=state))
+    ended, refused = lost.find([log])
+    assert (ended.rule, ended.state, ended.status, ended.job) == ("layer_norm", state, status, "13")
+    assert said in ended.reason
+    assert ended.log == "/x/.snakemake/slurm_logs/rule_layer_norm/13.log"
+    assert refused.state == "REFUSED"
+    assert "Invalid partition name specified): correct partition" in refused.reason
+
+
+def test_a_job_that_slurm_forgot_keeps_its_state(monkeypatch, tmp_path):
+    commands(tmp_path / "bin", monkeypatch, scontrol="echo 'Invalid job id' >&2; exit 1")
+    log = tmp_path / "snakemake.log"
+    log.write_text(LOG.format(state="TIMEOUT"))
+    assert "ended as TIMEOUT: raise runtime" in lost.find([log, tmp_path / "absent"])[0].reason
+
+
+def test_the_report_says_why_a_job_left_no_index(monkeypatch, tmp_path):
+    commands(tmp_path / "bin", monkeypatch, scontrol="echo NodeList=gpu07")
+    results = factory.write_run(tmp_path / "results", factory.amp())
+    log = tmp_path / "snakemake.log"
+    log.write_text(LOG.format(state="OUT_OF_MEMORY"))
+    monkeypatch.chdir(tmp_path)
+    lost.write(lost.find([log]), Path("results"))
+    there, gone = (results / f"records/{name}/index.json" for name in ("amp", "layer_norm"))
+    (missing,) = load(results, [there, gone]).missing
+    assert (missing.component, missing.status) == ("layer_norm", "out_of_memory")
+    assert "Slurm job 13 ended as OUT_OF_MEMORY on gpu07" in missing.reason
+    assert missing.log == "/x/.snakemake/slurm_logs/rule_layer_norm/13.log"
+    lost.write([], results)
+    (missing,) = load(results, [there, gone]).missing
+    assert missing.reason == "its job was lost before it wrote its index"
+
+
+def on(node: str, uuid: str, **changed) -> list:
+    place = factory.provenance(node=node, gpu_uuid=uuid, **changed)
+    return factory.transformer(provenance=place)
+
+
+def test_repeats_on_two_gpus_are_two_cases_whose_names_say_which():
+    first, second = on("node1", "GPU-aaaaaaaa-1")[0], on("node1", "GPU-bbbbbbbb-2")[0]
+    names = [case.name for case in merge([first, second])]
+    assert names == [f"{first.case} on node1 GPU aaaaaaaa", f"{first.case} on node1 GPU bbbbbbbb"]
+    second.provenance = first.provenance
+    second.process = 1
+    (case,) = merge([first, second])
+    assert (case.name, len(case.records)) == (first.case, 2)
+
+
+def test_a_run_spread_over_nodes_is_reported_whole_and_says_so():
+    records = [*on("node1", "GPU-a"), *factory.amp(provenance=factory.provenance(node="node2"))]
+    model, notes = placement.choose(Evidence(Path("x"), records))
+    assert model == records[0].provenance["device_name"]
+    (note,) = notes
+    assert "node1 (1 record) and node2 (1 record)" in note
+    assert "no ratio or interval mixes two" in note
+    other = factory.amp(provenance=factory.provenance(device_name="Other GPU", node="node3"))
+    _, notes = placement.choose(Evidence(Path("x"), [*records, *other]))
+    assert len(notes) == 2
+    assert "Other GPU (node node3, 1 record)" in notes[0]
+    assert placement.choose(Evidence(Path("x"), on("node1", "GPU-a")))[1] == []
+
+
+def lab(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("APEXBENCH_CI", "APEXBENCH_SLURM")}
+    return subprocess.run(
+        [sys.executable, "tests/slurm/lab.py", *arguments],
+        cwd=ROOT,
+        env=kept | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_lab_starts_only_when_asked_for(tmp_path):
+    refused = lab("up", str(tmp_path / "lab"))
+    assert refused.returncode == 1
+    assert "set APEXBENCH_SLURM=1" in refused.stderr
+    assert not (tmp_path / "lab").exists()
+
+
+@pytest.mark.parametrize("text", ["ClusterName=theirs\n", ""])
+def test_the_lab_leaves_another_slurm_conf_alone(tmp_path, monkeypatch, text):
+    monkeypatch.syspath_prepend(str(ROOT / "tests/slurm"))
+    monkeypatch.setenv("APEXBENCH_SLURM", "1")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    import lab as module
+
+    conf = tmp_path / "etc/slurm.conf"
+    conf.parent.mkdir()
+    conf.write_text(text)
+    with pytest.raises(module.LabError, match="belongs to a cluster, which is left alone"):
+        module.up(tmp_path / "lab", conf.parent)
+    module.down(tmp_path / "lab", conf.parent)
+    assert conf.read_text() == text
+    assert not (tmp_path / "lab").exists()
