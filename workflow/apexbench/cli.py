@@ -122,11 +122,20 @@ def report(
         list[str] | None,
         typer.Option(help="An index.json that should be there; its absence is shown."),
     ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(help="Another machine's report.html to link to."),
+    ] = None,
 ) -> None:
     """Write a run's report.html and report.pdf from its records alone."""
     from apexbench.report.render import report as render
 
-    render(records, out or records, [Path(path) for path in expect or []])
+    render(
+        records,
+        out or records,
+        [Path(path) for path in expect or []],
+        [Path(path) for path in beside or []],
+    )
 
 
 @app.command()

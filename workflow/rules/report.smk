@@ -49,12 +49,14 @@ rule report:
     output:
         html="results/report.html",
         pdf="results/report.pdf",
+    params:
+        beside=[f"--beside={page}" for page in REFERENCE_REPORTS],
     log:
         "results/logs/report.log",
     message:
         "Writing the report"
     shell:
-        "{APEXBENCH} report --records results --out results 2> {log:q}"
+        "{APEXBENCH} report --records results --out results {params.beside:q} 2> {log:q}"
 
 
 rule reference_report:

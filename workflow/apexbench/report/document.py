@@ -12,6 +12,7 @@ from apexbench.report import (
     attribution,
     ceilings,
     claims,
+    counts,
     fastest,
     figures,
     methods,
@@ -52,6 +53,7 @@ def build(evidence: Evidence) -> Document:
     evaluated = claims.evaluate(cases)
     name = device[0] if device else "this machine"
     tiles = answer.tiles(cases, name)
+    tested = any(tile.answer != answer.UNTESTED for tile in tiles)
     rows, split = time_split(evidence)
     room = MOST_ROWS
     sections = []
@@ -68,9 +70,8 @@ def build(evidence: Evidence) -> Document:
         "abstract": _abstract(evidence, cases, name, tiles, evaluated),
         "notes": notes,
         "tiles": [asdict(tile) for tile in tiles],
-        "fastest": []
-        if any(tile.answer != answer.UNTESTED for tile in tiles)
-        else [asdict(winner) for winner in fastest.winners(cases)],
+        "untested": "" if tested else " ".join(_answers(tiles)),
+        "fastest": [] if tested else [asdict(winner) for winner in fastest.winners(cases)],
         "claims": [asdict(claim) | {"text": claim.text} for claim in evaluated],
         "claims_note": "From the tutorial that recommends building Apex; each is judged from the "
         "records of this run alone.",
@@ -81,6 +82,7 @@ def build(evidence: Evidence) -> Document:
         "threats": validity.threats(evidence, cases),
         "machine": provenance.machine(evidence, limits),
         "run_rows": provenance.run(evidence),
+        "config": provenance.config(evidence),
         "time": rows,
         "time_sentence": split,
         "references": methods.references(),
@@ -147,7 +149,9 @@ def _section(
         leads.append("No case of this component was configured, so nothing was measured.")
     if component == "transformer":
         leads += _separate_bars(cases)
-    sentences, title, rows = work.least(cases if component != "transformer" else [])
+    sentences, title, rows = work.least(
+        cases if component not in ("transformer", "ceiling") else []
+    )
     leads += sentences
     return {
         "id": component,
@@ -159,6 +163,9 @@ def _section(
             for figure in drawn
             if figure.component == component
         ],
+        "counts": counts.counts(cases)
+        if component not in ("transformer", "ceiling")
+        else counts.NOTHING,
         "arms": _arms(cases) if component not in ("transformer", "ceiling") else [],
         "table": tables.component(component, cases, limits, room).plain(),
     }

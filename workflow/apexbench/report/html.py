@@ -18,10 +18,10 @@ from apexbench.report.figures.style import GRID, INK, MUTED
 TEMPLATES = Path(__file__).parents[2] / "report"
 
 
-def render(document: Document, beside: Sequence[str] = ()) -> str:
+def render(document: Document, beside: Sequence[tuple[str, str]] = ()) -> str:
     """The HTML text. Everything from a record is escaped; only our own SVG, CSS and JS are not.
 
-    ``beside`` are the machines whose reports lie in ``report/<machine>/`` next to this one.
+    ``beside`` are other reports to link to: the machine's name, and a path from this file's folder.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -34,7 +34,7 @@ def render(document: Document, beside: Sequence[str] = ()) -> str:
     environment.filters["whole"] = whole
     return environment.get_template("report.html.j2").render(
         **document.content,
-        beside=[(machine, f"report/{quote(machine)}/report.html") for machine in beside],
+        beside=[(machine, quote(path)) for machine, path in beside],
         svg={figure.id: Markup(inline(figure)) for figure in document.figures},
         css=_own("report.css"),
         js=_own("report.js"),
@@ -42,10 +42,12 @@ def render(document: Document, beside: Sequence[str] = ()) -> str:
 
 
 def whole(text: str) -> Markup:
-    """Escaped text whose intervals a narrow column does not break."""
-    parts = re.split(r"(\[[^\[\]<>]{1,40}\])", text)
+    """Escaped text: a value stays on one line with its interval, a long label may break at signs."""
+    parts = re.split(r"(\S{1,12} \[[^\[\]<>]{1,40}\])", text)
     return Markup("").join(
-        Markup('<span class="whole">{}</span>').format(part) if index % 2 else escape(part)
+        Markup('<span class="whole">{}</span>').format(part)
+        if index % 2
+        else Markup("<wbr>").join(escape(piece) for piece in re.split(r"(?<=[+_/])(?=\w)", part))
         for index, part in enumerate(parts)
     )
 

@@ -29,7 +29,7 @@ def block(records: Path) -> str:
     ]
     for tile in answer.tiles(cases, first["device_name"]):
         verdict = " ".join(part for part in (tile.answer, tile.where) if part)
-        lines.append(f"| {_cell(tile.part)} | **{_cell(verdict)}** | {_cell(tile.line)} |")
+        lines.append(f"| {_cell(tile.label)} | **{_cell(verdict)}** | {_cell(tile.line)} |")
     lines += ["", "| claim of the tutorials | status | first evidence |", "|---|---|---|"]
     for claim in claims.evaluate(cases):
         evidence_shown = claim.evidence[0] if claim.evidence else ""

@@ -72,7 +72,7 @@ def _sheet(cases: list[Case], limits: ceilings.Ceilings, index: int) -> Figure:
         ax.xaxis.set_major_formatter(FuncFormatter(style.plain))
     grid[0].set_yticks(range(len(labels)), [style.short(label, 40) for label in labels])
     grid[0].set_ylim(len(labels) - 0.4, -0.6)
-    style.legend(sheet, [style.kind(arm) for case in cases for arm in case.arms])
+    style.legend(sheet, [style.kind(a) for case in cases for a in case.arms if case.time(a)])
     finding = " ".join(_finding(case) for case in cases)
     return Figure(
         "transformer-throughput" + (f"-{index + 1}" if index else ""),
