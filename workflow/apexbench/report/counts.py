@@ -1,4 +1,4 @@
-"""A component in a few rows: how often each implementation was faster or slower, and by how much."""
+"""A component in a few rows: how often each implementation was faster or slower, and how much."""
 
 from __future__ import annotations
 

@@ -149,9 +149,8 @@ def _section(
         leads.append("No case of this component was configured, so nothing was measured.")
     if component == "transformer":
         leads += _separate_bars(cases)
-    sentences, title, rows = work.least(
-        cases if component not in ("transformer", "ceiling") else []
-    )
+    compared = component not in ("transformer", "ceiling")
+    sentences, title, rows = work.least(cases if compared else [])
     leads += sentences
     return {
         "id": component,
@@ -163,10 +162,8 @@ def _section(
             for figure in drawn
             if figure.component == component
         ],
-        "counts": counts.counts(cases)
-        if component not in ("transformer", "ceiling")
-        else counts.NOTHING,
-        "arms": _arms(cases) if component not in ("transformer", "ceiling") else [],
+        "counts": counts.counts(cases) if compared else counts.NOTHING,
+        "arms": _arms(cases) if compared else [],
         "table": tables.component(component, cases, limits, room).plain(),
     }
 

@@ -42,7 +42,7 @@ def render(document: Document, beside: Sequence[tuple[str, str]] = ()) -> str:
 
 
 def whole(text: str) -> Markup:
-    """Escaped text: a value stays on one line with its interval, a long label may break at signs."""
+    """Escaped text: a value keeps its interval on its line, a long label may break at signs."""
     parts = re.split(r"(\S{1,12} \[[^\[\]<>]{1,40}\])", text)
     return Markup("").join(
         Markup('<span class="whole">{}</span>').format(part)

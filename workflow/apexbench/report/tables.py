@@ -18,7 +18,7 @@ TRAINED = [
     "tokens/s",
     "MFU (PaLM count)",
     "skipped steps",
-    "held-out loss (nats/token)",
+    "held-out loss",
     "loss vs FP32",
 ]
 
@@ -62,8 +62,7 @@ def component(name: str, cases: Sequence[Case], limits: ceilings.Ceilings, most:
     if name == "ceiling":
         return _ceilings(cases, most)
     trained = name == "transformer"
-    columns = ["case", "implementation", "step time" if trained else "time"]
-    columns += TRAINED if trained else []
+    columns = ["case", "implementation", *(TRAINED if trained else ["time"])]
     columns += [vocabulary.BASELINE_COLUMNS[base] for base in BASELINES]
     columns += [] if trained else ["share of ceiling", "parity error"]
     columns += ["peak memory", "n"]
@@ -71,10 +70,11 @@ def component(name: str, cases: Sequence[Case], limits: ceilings.Ceilings, most:
     marks = _marks(pairs[:most], limits)
     rows = [_row(case, arm, limits, trained, marks) for case, arm in pairs[:most]]
     single = len(cases) == 1
-    hidden = {"parity error", "n", "step time", *(["case"] if single else [])}
+    hidden = {"parity error", "n", *(["case"] if single else [])}
     paper = [index for index, column in enumerate(columns) if column not in hidden]
     title = f"{vocabulary.title(name)}{f', {cases[0].name}' if single else ''}: every cell"
     footnotes = [f"{mark} {flag}" for flag, mark in marks.items()]
+    footnotes += ["losses are in nats/token"] if trained else []
     return Table(title, columns, rows, len(pairs), paper, footnotes)
 
 
@@ -112,18 +112,7 @@ def _ceilings(cases: Sequence[Case], most: int) -> Table:
 def _row(
     case: Case, arm: Arm, limits: ceilings.Ceilings, trained: bool, marks: dict[str, str]
 ) -> list[Entry]:
-    time = case.time(arm)
-    if time is None:
-        mark = vocabulary.STATUS_MARKS.get(arm.status, "✕")
-        measured = Entry(
-            f"{mark} {vocabulary.status(arm.status)}", tone="lost", note=arm.reason or ""
-        )
-    else:
-        note = arm.reason or ""
-        if len(case.records) > 1:
-            note = f"{numbers.plural(len(case.records), 'process', 'processes')}. {note}".strip()
-        measured = Entry(numbers.time(time.value, time.low, time.high), time.value, note=note)
-    row = [Entry(case.name), Entry(arm.implementation), measured]
+    row = [Entry(case.name), Entry(arm.implementation), _measured(case, arm, trained)]
     row += _training(case, arm, limits, marks) if trained else []
     row += [_versus(case, arm, base, marks) for base in BASELINES]
     if not trained:
@@ -134,15 +123,26 @@ def _row(
     return row
 
 
+def _measured(case: Case, arm: Arm, trained: bool) -> Entry:
+    """Time, or throughput of a trained recipe; without a measurement its status and reason."""
+    time = case.time(arm)
+    if time is None:
+        mark = vocabulary.STATUS_MARKS.get(arm.status, "✕")
+        text = f"{mark} {vocabulary.status(arm.status)}"
+        return Entry(text, tone="lost", note=arm.reason or "")
+    note = arm.reason or ""
+    if len(case.records) > 1:
+        note = f"{numbers.plural(len(case.records), 'process', 'processes')}. {note}".strip()
+    rate = throughput(case, arm) if trained else None
+    if rate is not None:
+        text = numbers.rate(rate.value, "", rate.low, rate.high)
+        return Entry(text, rate.value, note=note)
+    return Entry(numbers.time(time.value, time.low, time.high), time.value, note=note)
+
+
 def _training(
     case: Case, arm: Arm, limits: ceilings.Ceilings, marks: dict[str, str]
 ) -> list[Entry]:
-    rate = throughput(case, arm)
-    row = [
-        Entry(numbers.rate(rate.value, "", rate.low, rate.high), rate.value)
-        if rate
-        else Entry("n/a")
-    ]
     shares = [
         ceilings.utilization(case, arm, count, limits)
         for count in ("flops_per_token", "flops_per_token_palm")
@@ -151,7 +151,7 @@ def _training(
         text if index == 0 else f"({text})"
         for index, text in enumerate(numbers.share(share) for share in shares if share is not None)
     )
-    row.append(Entry(both or "n/a", shares[0]))
+    row = [Entry(both or "n/a", shares[0])]
     skipped, loss = arm.details.get("skipped_steps"), arm.details.get("held_out_loss")
     row.append(Entry(str(skipped), float(skipped)) if isinstance(skipped, int) else Entry("n/a"))
     row.append(
