@@ -1,4 +1,4 @@
-"""The page in a real browser: from disk, with the network off, by pointer, keyboard and on paper."""
+"""The page in a real browser: from disk, with the network off, by pointer, by keys, on paper."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ from pathlib import Path
 import pytest
 
 import record_factory as factory
+from apexbench.report.compare import page
+from apexbench.report.comparison import compare
 from apexbench.report.render import report
 from conftest import ROOT, require, require_tool
 from test_report_render import hostile_records
 
 pytestmark = pytest.mark.needs_browser
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 REFERENCE = ROOT / "results" / "reference" / "nvidia-h200"
 
@@ -52,7 +59,10 @@ def pages(tmp_path_factory) -> dict[str, Path]:
     for name, (records, missing) in runs.items():
         factory.write_run(home / f"{name}-run", records, missing)
         report(home / f"{name}-run", home / name, beside=[home / "gpu/report.html"])
-    return {name: home / name / "report.html" for name in ("gpu", *runs)}
+    (home / "compare").mkdir()
+    folders = [REFERENCE, home / "cpu-run", home / "hostile-run"]
+    (home / "compare/report.html").write_text(page(compare(folders)))
+    return {name: home / name / "report.html" for name in ("gpu", *runs, "compare")}
 
 
 class Opened:
@@ -98,7 +108,7 @@ def open_page(browser, pages):
         one.context.close()
 
 
-@pytest.mark.parametrize("name", ["gpu", "cpu", "hostile", "empty"])
+@pytest.mark.parametrize("name", ["gpu", "cpu", "hostile", "empty", "compare"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_no_page_is_wider_than_its_window(open_page, name, viewport):
     page = open_page(name, viewport=viewport).page
@@ -271,6 +281,7 @@ def test_without_a_gpu_the_first_screen_says_what_was_measured_and_links_on(open
         ("cpu", PHONE, "dark"),
         ("hostile", DESKTOP, "light"),
         ("empty", PHONE, "light"),
+        ("compare", DESKTOP, "dark"),
     ],
 )
 def test_axe_finds_nothing_serious(open_page, name, viewport, scheme):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from apexbench.report import (
@@ -23,7 +23,8 @@ from apexbench.report import (
     vocabulary,
     work,
 )
-from apexbench.report.cases import Case, identity, merge
+from apexbench.report.cases import Case, merge
+from apexbench.report.devices import of_one
 from apexbench.report.evidence import Evidence
 from apexbench.report.figures import Figure
 from apexbench.report.time_split import time_split
@@ -41,13 +42,8 @@ class Document:
 
 def build(evidence: Evidence) -> Document:
     """The report of a run. Claims and figures speak of one device; others are named in a note."""
-    everything = sorted(merge(evidence.records), key=_size)
-    device, notes = _device(evidence)
-    if device is not None:
-        cases = [case for case in everything if case.device == device]
-        evidence = replace(evidence, records=[r for r in evidence.records if identity(r) == device])
-    else:
-        cases = everything
+    evidence, device, notes = of_one(evidence)
+    cases = sorted(merge(evidence.records), key=_size)
     limits = ceilings.measured(cases)
     drawn = figures.draw_all(cases)
     evaluated = claims.evaluate(cases)
@@ -91,26 +87,6 @@ def build(evidence: Evidence) -> Document:
         ],
     }
     return Document(content, drawn)
-
-
-def _device(evidence: Evidence) -> tuple[tuple[str, str] | None, list[str]]:
-    found = Counter(identity(record) for record in evidence.records)
-    if not found:
-        return None, ["This folder holds no record yet: every number below is missing."]
-    device = max(sorted(found), key=lambda key: found[key])
-    if len(found) == 1:
-        return device, []
-    others = [
-        f"{name} (node {node or 'unnamed'}, {numbers.plural(count, 'record')})"
-        for (name, node), count in found.items()
-        if (name, node) != device
-    ]
-    return device, [
-        f"This folder holds records of {len(found)} devices. They are grouped by device and node "
-        f"and never compared with each other; this report speaks of {device[0]} "
-        f"(node {device[1] or 'unnamed'}) only. Not shown here, but in summary.csv: "
-        f"{numbers.listing(others)}."
-    ]
 
 
 def _size(case: Case) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import jinja2
@@ -23,6 +22,17 @@ def render(document: Document, beside: Sequence[tuple[str, str]] = ()) -> str:
 
     ``beside`` are other reports to link to: the machine's name, and a path from this file's folder.
     """
+    return template("report.html.j2").render(
+        **document.content,
+        beside=[(machine, quote(path)) for machine, path in beside],
+        svg={figure.id: Markup(inline(figure)) for figure in document.figures},
+        css=own("report.css"),
+        js=own("report.js"),
+    )
+
+
+def template(name: str) -> jinja2.Template:
+    """A template of ``workflow/report/``; it escapes whatever is put into it."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -32,13 +42,7 @@ def render(document: Document, beside: Sequence[tuple[str, str]] = ()) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["whole"] = whole
-    return environment.get_template("report.html.j2").render(
-        **document.content,
-        beside=[(machine, quote(path)) for machine, path in beside],
-        svg={figure.id: Markup(inline(figure)) for figure in document.figures},
-        css=_own("report.css"),
-        js=_own("report.js"),
-    )
+    return environment.get_template(name)
 
 
 def whole(text: str) -> Markup:
@@ -52,7 +56,8 @@ def whole(text: str) -> Markup:
     )
 
 
-def _own(name: str) -> Any:
+def own(name: str) -> Markup:
+    """A file of ours as it is: style or script."""
     return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
 
 

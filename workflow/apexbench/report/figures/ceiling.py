@@ -44,9 +44,9 @@ def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Fi
                 gid=sheet.title(text),
             )
         if not any(name == case.name for name, _ in shares):
-            style.lost_mark(ax, 0.02, y, "unavailable", style.short(ceilings.no_share(case), 60))
+            style.lost_mark(ax, 0.02, y, "unavailable", numbers.short(ceilings.no_share(case), 60))
     words = vocabulary.distinct(shown)
-    ax.set_yticks(range(len(shown)), [style.short(words[case.name], 56) for case in shown])
+    ax.set_yticks(range(len(shown)), [numbers.short(words[case.name], 56) for case in shown])
     ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.set_xlim(0, max(1.0, *shares.values()) * 1.02)
     ax.axvline(1, color=style.INK, linewidth=0.9)

@@ -83,7 +83,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
             )
         low, high = ax.get_ylim()
         ax.set_ylim(low - 0.12 * (high - low), high)
-        ax.set_title(style.short(case.name, 40))
+        ax.set_title(numbers.short(case.name, 40))
         ax.set_xlabel("step")
         ax.set_ylabel("loss (nats/token)")
     for ax in flat[len(shown) :]:

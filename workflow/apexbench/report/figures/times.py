@@ -75,11 +75,11 @@ def _panel(sheet: style.Sheet, ax: Axes, case: Case) -> None:
             gid=sheet.title(text),
         )
     ax.set_yticks(
-        range(len(case.arms)), [style.short(names.label(case, arm), 38) for arm in case.arms]
+        range(len(case.arms)), [numbers.short(names.label(case, arm), 38) for arm in case.arms]
     )
     ax.set_ylim(len(case.arms) - 0.4, -0.6)
     ax.set_xlim(0, longest / size * 1.06)
-    ax.set_title(style.short(case.name), loc="right")
+    ax.set_title(numbers.short(case.name), loc="right")
     ax.set_xlabel(f"{case.quantity.replace('_', ' ')} ({unit})")
     ax.xaxis.set_major_formatter(FuncFormatter(style.plain))
     ax.grid(axis="y", visible=False)
