@@ -46,7 +46,8 @@ def python_with_toy(folder: Path) -> Path:
     site = Path(
         sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)})
     )
-    (site / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    outer = sysconfig.get_path("purelib")
+    (site / "outer.pth").write_text(f"import site; site.addsitedir({outer!r})\n")
     shutil.copy(TESTS / "toy_component.py", site)
     info = site / "toy-1.dist-info"
     info.mkdir()
