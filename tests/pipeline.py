@@ -47,7 +47,8 @@ def python_with_toy(folder: Path) -> Path:
         sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)})
     )
     outer = [part for part in sys.path if part.endswith(("site-packages", "dist-packages"))]
-    (site / "outer.pth").write_text("\n".join(outer) + "\n")
+    lines = [f"import site; site.addsitedir({part!r})" for part in outer]
+    (site / "outer.pth").write_text("\n".join(lines) + "\n")
     shutil.copy(TESTS / "toy_component.py", site)
     info = site / "toy-1.dist-info"
     info.mkdir()

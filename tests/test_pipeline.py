@@ -66,6 +66,17 @@ def test_a_run_ends_with_a_report_whose_numbers_are_the_records(finished):
     assert checked >= 6
 
 
+def test_snakemake_s_own_report_holds_ours_with_captions(finished, tmp_path):
+    project, _ = finished
+    done = project.run("--report", str(tmp_path / "snakemake.html"))
+    assert done.returncode == 0, done.stdout
+    page = (tmp_path / "snakemake.html").read_text()
+    for name in ("report.html", "report.pdf", "summary.csv", "toy-times.svg"):
+        assert name in page
+    for caption in (project.folder / "workflow/report/captions").glob("*.rst"):
+        assert caption.read_text().split("``")[0].split("\n")[0][:60] in page
+
+
 def test_progress_can_be_followed(finished):
     _, told = finished
     assert "preset quick on cpu" in told

@@ -108,7 +108,8 @@ def test_the_table_and_the_page_say_what_the_records_say(quick):
         ): row
         for row in csv.DictReader((project.folder / "results/summary.csv").open())
     }
-    page = re.sub(r"<[^>]+>", " ", (project.folder / "results/report.html").read_text())
+    page = (project.folder / "results/report.html").read_text().replace("<wbr>", "")
+    page = re.sub(r"<[^>]+>", " ", page)
     checked = 0
     for record in every_record(project):
         for comparison in record.comparisons:

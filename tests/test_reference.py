@@ -109,3 +109,13 @@ def test_the_readme_says_what_the_records_say(monkeypatch):
     text = (ROOT / "README.md").read_text()
     shown = text.split(readme.BEGIN + "\n")[1].split(readme.END)[0]
     assert shown == readme.block(Path("results/reference/nvidia-h200"))
+
+
+def test_the_readme_s_figures_are_drawn_from_the_records(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "README.md").read_text()
+    drawn = readme.figures(Path("results/reference/nvidia-h200"))
+    assert len(drawn) == 2
+    for path, svg in drawn.items():
+        assert f"]({path})" in text
+        assert path.read_text() == svg

@@ -126,11 +126,40 @@ def report(
         list[str] | None,
         typer.Option(help="An index.json that should be there; its absence is shown."),
     ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(help="Another machine's report.html to link to."),
+    ] = None,
 ) -> None:
     """Write a run's report.html and report.pdf from its records alone."""
     from apexbench.report.render import report as render
 
-    render(records, out or records, [Path(path) for path in expect or []])
+    render(
+        records,
+        out or records,
+        [Path(path) for path in expect or []],
+        [Path(path) for path in beside or []],
+    )
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders; the first is the baseline.")],
+    html: Annotated[Path | None, typer.Option(help="Also write the comparison as HTML.")] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(help="What counts as slower; by default 0.01 between runs, else 0.05."),
+    ] = None,
+    fail_on_regression: Annotated[
+        bool, typer.Option(help="Exit with status 1 where the first run was better.")
+    ] = False,
+) -> None:
+    """Compare runs: verdicts that changed, speed with intervals, what differs around them."""
+    from rich.console import Console
+
+    from apexbench.report import compare as module
+
+    raise typer.Exit(module.run(folders, Console(), html, margin, fail_on_regression))
 
 
 @app.command()

@@ -122,5 +122,7 @@ def fail(plan: Plan, log: Any) -> None:
     ]
     for index in plan.indexes:
         command += ["--expect", index]
+    for machine in plan.references():
+        command += ["--beside", str(RESULTS / "report" / machine / "report.html")]
     if subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode == 0:
         say(f"partial report: {(out / 'report.html').absolute()}")

@@ -58,18 +58,61 @@
     filter();
   }
 
+  // A mark's value, interval and n: under the pointer, at a touch, or by the arrow keys.
   const tip = document.getElementById("tip");
-  document.addEventListener("pointermove", (event) => {
-    const mark = event.target instanceof Element ? event.target.closest("[data-tip]") : null;
+  const REACH = 12;
+  let shown = null;
+  const show_mark = (mark, x, y) => {
+    if (shown && shown !== mark) shown.classList.remove("shown");
+    shown = mark;
     tip.hidden = !mark;
     if (!mark) return;
-    tip.textContent = mark.dataset.tip;
+    mark.classList.add("shown");
+    if (tip.textContent !== mark.dataset.tip) tip.textContent = mark.dataset.tip;
     const box = tip.getBoundingClientRect();
-    tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, innerWidth - box.width - 4))}px`;
-    tip.style.top = `${event.clientY + 18 + box.height > innerHeight ? event.clientY - box.height - 8 : event.clientY + 18}px`;
-  });
+    tip.style.left = `${Math.max(4, Math.min(x + 12, innerWidth - box.width - 4))}px`;
+    tip.style.top = `${y + 18 + box.height > innerHeight ? y - box.height - 8 : y + 18}px`;
+  };
+  const centre = (mark) => {
+    const box = mark.getBoundingClientRect();
+    return [box.x + box.width / 2, box.y + box.height / 2];
+  };
+  const away = (mark, x, y) => {
+    const box = mark.getBoundingClientRect();
+    return Math.hypot(
+      Math.max(box.left - x, 0, x - box.right),
+      Math.max(box.top - y, 0, y - box.bottom),
+    );
+  };
+  const nearest = (event) => {
+    const figure = event.target instanceof Element ? event.target.closest("figure svg") : null;
+    if (!figure) return null;
+    const own = event.target.closest("[data-tip]");
+    if (own) return own;
+    let [best, least] = [null, REACH];
+    for (const mark of figure.querySelectorAll("[data-tip]")) {
+      const distance = away(mark, event.clientX, event.clientY);
+      if (distance < least) [best, least] = [mark, distance];
+    }
+    return best;
+  };
+  for (const name of ["pointermove", "pointerdown"]) {
+    document.addEventListener(name, (event) =>
+      show_mark(nearest(event), event.clientX, event.clientY),
+    );
+  }
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") tip.hidden = true;
+    if (event.key === "Escape") show_mark(null);
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const figure = event.target instanceof Element ? event.target.closest("figure .scroll") : null;
+    if (!step || !figure) return;
+    const marks = [...figure.querySelectorAll("[data-tip]")];
+    if (!marks.length) return;
+    event.preventDefault();
+    const next = marks.indexOf(shown) + step;
+    const mark = marks[next === -2 ? marks.length - 1 : (next + marks.length) % marks.length];
+    mark.scrollIntoView({ block: "nearest", inline: "nearest" });
+    show_mark(mark, ...centre(mark));
   });
   addEventListener("beforeprint", () => {
     for (const entry of document.querySelectorAll("details")) entry.open = true;

@@ -12,7 +12,11 @@ rule table:
         "results/config.json",
         sources=PLAN.tree("apexbench/report", "*.py"),
     output:
-        "results/summary.csv",
+        report(
+            "results/summary.csv",
+            caption="../report/captions/summary.rst",
+            category="Tables",
+        ),
         "results/summary.json",
     log:
         "results/logs/table.log",
@@ -29,7 +33,13 @@ rule figures:
         "results/summary.csv",
         sources=PLAN.tree("apexbench/report", "*.py"),
     output:
-        directory("results/figures"),
+        report(
+            directory("results/figures"),
+            patterns=["{figure}.svg"],
+            caption="../report/captions/figures.rst",
+            category="Figures",
+            labels={"figure": "{figure}"},
+        ),
     log:
         "results/logs/figures.log",
     message:
@@ -47,14 +57,24 @@ rule report:
         "results/config.json",
         sources=REPORT_SOURCES,
     output:
-        html="results/report.html",
-        pdf="results/report.pdf",
+        html=report(
+            "results/report.html",
+            caption="../report/captions/html.rst",
+            category="Report",
+        ),
+        pdf=report(
+            "results/report.pdf",
+            caption="../report/captions/paper.rst",
+            category="Report",
+        ),
+    params:
+        beside=[f"--beside={page}" for page in REFERENCE_REPORTS],
     log:
         "results/logs/report.log",
     message:
         "Writing the report"
     shell:
-        "{APEXBENCH} report --records results --out results 2> {log:q}"
+        "{APEXBENCH} report --records results --out results {params.beside:q} 2> {log:q}"
 
 
 rule reference_report:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from apexbench.report import names, numbers, vocabulary
@@ -12,13 +12,15 @@ from apexbench.report.verdicts import Entry, against, missing_reason, strongest,
 
 YES, NO, ONLY, UNTESTED, UNCLEAR = "yes", "no", "only for", "not tested", "unclear"
 MOST_NAMED = 2
+EAGER = "without torch.compile or a CUDA graph"
 
 
 @dataclass(frozen=True)
 class Tile:
-    """``Build Apex for <part>: <answer> <where>``, and the sentence that backs it."""
+    """``Build Apex for <label>: <answer> <where>``, and the sentence that backs it."""
 
     component: str
+    label: str
     part: str
     answer: str
     where: str
@@ -42,6 +44,12 @@ def decide(
 ) -> Tile:
     """Yes: an Apex arm beats all that torch ships in every case; only for: in some; no: in none."""
     part = vocabulary.APEX_PART.get(component, f"Apex's {vocabulary.title(component)}")
+
+    def tile(answer: str, where: str, line: str, reason: str = "") -> Tile:
+        label = vocabulary.BUILD_FOR.get(component, part)
+        return Tile(component, label, part, answer, where, line, reason)
+
+    words = vocabulary.distinct(cases)
     tested = [
         (case, arm, versus)
         for case in cases
@@ -51,47 +59,36 @@ def decide(
     if not tested:
         reason = missing_reason(cases, select) or "no Apex arm was compared"
         line = f"{part} was not tested ({reason})."
-        return Tile(component, part, UNTESTED, "on this machine", line, reason)
+        return tile(UNTESTED, "on this machine", line, reason)
     total = len(dict.fromkeys(case.name for case, _, _ in tested))
     wins = [
         entry
         for entry in tested
         if entry[2].verdict == "faster" and entry[2].baseline == "torch_best"
     ]
-    won = list(dict.fromkeys(case.name for case, _, _ in wins))
-    where = _where(wins, total)
-    beaten = f"{len(won)} of {numbers.plural(total, 'case')}"
-    if len(won) == total:
-        line = (
-            f"{part} is faster than everything PyTorch ships in {beaten} on this {device}"
-            f"{_span(wins)}."
-        )
-        return Tile(component, part, YES, where, line)
+    won = len({case.name for case, _, _ in wins})
     if won:
         line = (
-            f"{part} is faster than everything PyTorch ships in {beaten} on this {device}"
-            f"{_span(wins)}: build Apex only for those."
+            f"{part} is faster than everything PyTorch ships in {won} of "
+            f"{numbers.plural(total, 'case')} on this {device}"
         )
-        return Tile(component, part, ONLY, where, line)
+        if won == total:
+            return tile(YES, "", f"{line}{_span(wins)}.")
+        line += f"{_span(wins, words)}: build Apex only for {'that' if won == 1 else 'those'}."
+        return tile(ONLY, _where(wins, total, words), line)
     eager = [e for e in against(cases, "torch_eager_best", select) if e[2].verdict == "faster"]
     if eager:
         count = len({case.name for case, _, _ in eager})
         line = (
             f"{part} is faster than torch's best eager arm in {count} of "
-            f"{numbers.plural(total, 'case')} on this {device}{_span(eager)}, "
+            f"{numbers.plural(total, 'case')} on this {device}{_span(eager, words)}, "
             f"and in none against torch.compile or a CUDA graph{_uncompared(tested)}."
         )
-        return Tile(
-            component,
-            part,
-            ONLY,
-            _where(eager, total) + " without torch.compile or a CUDA graph",
-            line,
-        )
+        return tile(ONLY, f"{_where(eager, total, words)}, {EAGER}", line)
     if tally(tested).unclear > tally(tested).decided:
         line = f"{part} on this {device}: {tally(tested)} against the best that PyTorch ships."
-        return Tile(component, part, UNCLEAR, "", line)
-    return Tile(component, part, NO, "", _not_worth(part, tested, cases, device))
+        return tile(UNCLEAR, "", line)
+    return tile(NO, "", _not_worth(part, tested, cases, device))
 
 
 def _not_worth(part: str, tested: list[Entry], cases: Sequence[Case], device: str) -> str:
@@ -143,18 +140,23 @@ def _rival(entries: list[Entry]) -> str:
     return most if len(set(winners)) <= 1 else f"the best that PyTorch ships (most often {most})"
 
 
-def _span(entries: list[Entry]) -> str:
-    """The range of the ratios, or the one ratio with its interval."""
+def _span(entries: list[Entry], words: Mapping[str, str] | None = None) -> str:
+    """The range of the ratios, or the one ratio with its interval; in ``words``, of which cases."""
     ratios = sorted((versus.ratio for _, _, versus in entries), key=lambda ratio: ratio.value)
-    if len(ratios) == 1:
-        return f" ({numbers.ratio(ratios[0].value, ratios[0].low, ratios[0].high)})"
-    return f" ({numbers.span([ratio.value for ratio in ratios])})"
+    text = numbers.ratio(ratios[0].value, ratios[0].low, ratios[0].high)
+    if len(ratios) > 1:
+        text = numbers.span([ratio.value for ratio in ratios])
+    named = list(dict.fromkeys(words[case.name] for case, _, _ in entries)) if words else []
+    if not named:
+        return f" ({text})"
+    more = [f"{len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED + 1 else []
+    shown = named[:MOST_NAMED] if more else named
+    return f" ({text}: {'; '.join([*shown, *more])})"
 
 
-def _where(wins: list[Entry], total: int) -> str:
-    named = list(dict.fromkeys(vocabulary.in_words(case) for case, _, _ in wins))
-    if not named or len({case.name for case, _, _ in wins}) == total:
-        return ""
-    if len(named) <= MOST_NAMED:
-        return numbers.listing(named)
-    return f"{len(named)} of {numbers.plural(total, 'case')}"
+def _where(wins: list[Entry], total: int, words: Mapping[str, str]) -> str:
+    """The one case that won by name, several by their number; how many of how many."""
+    won = list(dict.fromkeys(case.name for case, _, _ in wins))
+    if len(won) == 1:
+        return words[won[0]]
+    return f"{len(won)} of {numbers.plural(total, 'case')}"

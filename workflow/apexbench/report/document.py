@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from apexbench.report import (
@@ -12,20 +12,21 @@ from apexbench.report import (
     attribution,
     ceilings,
     claims,
+    counts,
     fastest,
     figures,
     methods,
     numbers,
-    placement,
     provenance,
     tables,
     validity,
     vocabulary,
     work,
 )
-from apexbench.report.cases import Case, identity, merge
+from apexbench.report.cases import Case, merge
 from apexbench.report.evidence import Evidence
 from apexbench.report.figures import Figure
+from apexbench.report.placement import of_one_model
 from apexbench.report.time_split import time_split
 
 MOST_ROWS = 1500
@@ -41,16 +42,14 @@ class Document:
 
 def build(evidence: Evidence) -> Document:
     """The report of a run. Claims and figures speak of one GPU model; a note names the others."""
-    everything = sorted(merge(evidence.records), key=_size)
-    model, notes = placement.choose(evidence)
-    cases = [case for case in everything if model in (None, case.device[0])]
-    kept = [record for record in evidence.records if model in (None, identity(record)[0])]
-    evidence = replace(evidence, records=kept)
+    evidence, model, notes = of_one_model(evidence)
+    cases = sorted(merge(evidence.records), key=_size)
     limits = ceilings.measured(cases)
     drawn = figures.draw_all(cases)
     evaluated = claims.evaluate(cases)
     name = model or "this machine"
     tiles = answer.tiles(cases, name)
+    tested = any(tile.answer != answer.UNTESTED for tile in tiles)
     rows, split = time_split(evidence)
     room = MOST_ROWS
     sections = []
@@ -67,9 +66,8 @@ def build(evidence: Evidence) -> Document:
         "abstract": _abstract(evidence, cases, name, tiles, evaluated),
         "notes": notes,
         "tiles": [asdict(tile) for tile in tiles],
-        "fastest": []
-        if any(tile.answer != answer.UNTESTED for tile in tiles)
-        else [asdict(winner) for winner in fastest.winners(cases)],
+        "untested": "" if tested else " ".join(_answers(tiles)),
+        "fastest": [] if tested else [asdict(winner) for winner in fastest.winners(cases)],
         "claims": [asdict(claim) | {"text": claim.text} for claim in evaluated],
         "claims_note": "From the tutorial that recommends building Apex; each is judged from the "
         "records of this run alone.",
@@ -80,6 +78,7 @@ def build(evidence: Evidence) -> Document:
         "threats": validity.threats(evidence, cases),
         "machine": provenance.machine(evidence, limits),
         "run_rows": provenance.run(evidence),
+        "config": provenance.config(evidence),
         "time": rows,
         "time_sentence": split,
         "references": methods.references(),
@@ -126,7 +125,8 @@ def _section(
         leads.append("No case of this component was configured, so nothing was measured.")
     if component == "transformer":
         leads += _separate_bars(cases)
-    sentences, title, rows = work.least(cases if component != "transformer" else [])
+    compared = component not in ("transformer", "ceiling")
+    sentences, title, rows = work.least(cases if compared else [])
     leads += sentences
     return {
         "id": component,
@@ -138,7 +138,8 @@ def _section(
             for figure in drawn
             if figure.component == component
         ],
-        "arms": _arms(cases) if component not in ("transformer", "ceiling") else [],
+        "counts": counts.counts(cases) if compared else counts.NOTHING,
+        "arms": _arms(cases) if compared else [],
         "table": tables.component(component, cases, limits, room).plain(),
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import jinja2
@@ -18,11 +17,22 @@ from apexbench.report.figures.style import GRID, INK, MUTED
 TEMPLATES = Path(__file__).parents[2] / "report"
 
 
-def render(document: Document, beside: Sequence[str] = ()) -> str:
+def render(document: Document, beside: Sequence[tuple[str, str]] = ()) -> str:
     """The HTML text. Everything from a record is escaped; only our own SVG, CSS and JS are not.
 
-    ``beside`` are the machines whose reports lie in ``report/<machine>/`` next to this one.
+    ``beside`` are other reports to link to: the machine's name, and a path from this file's folder.
     """
+    return template("report.html.j2").render(
+        **document.content,
+        beside=[(machine, quote(path)) for machine, path in beside],
+        svg={figure.id: Markup(inline(figure)) for figure in document.figures},
+        css=own("report.css"),
+        js=own("report.js"),
+    )
+
+
+def template(name: str) -> jinja2.Template:
+    """A template of ``workflow/report/``; it escapes whatever is put into it."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -32,25 +42,22 @@ def render(document: Document, beside: Sequence[str] = ()) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["whole"] = whole
-    return environment.get_template("report.html.j2").render(
-        **document.content,
-        beside=[(machine, f"report/{quote(machine)}/report.html") for machine in beside],
-        svg={figure.id: Markup(inline(figure)) for figure in document.figures},
-        css=_own("report.css"),
-        js=_own("report.js"),
-    )
+    return environment.get_template(name)
 
 
 def whole(text: str) -> Markup:
-    """Escaped text whose intervals a narrow column does not break."""
-    parts = re.split(r"(\[[^\[\]<>]{1,40}\])", text)
+    """Escaped text: a value keeps its interval on its line, a long label may break at signs."""
+    parts = re.split(r"(\S{1,12} \[[^\[\]<>]{1,40}\])", text)
     return Markup("").join(
-        Markup('<span class="whole">{}</span>').format(part) if index % 2 else escape(part)
+        Markup('<span class="whole">{}</span>').format(part)
+        if index % 2
+        else Markup("<wbr>").join(escape(piece) for piece in re.split(r"(?<=[+_/])(?=\w)", part))
         for index, part in enumerate(parts)
     )
 
 
-def _own(name: str) -> Any:
+def own(name: str) -> Markup:
+    """A file of ours as it is: style or script."""
     return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
 
 

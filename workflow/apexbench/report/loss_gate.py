@@ -37,10 +37,10 @@ class Gate:
     high: float
     seeds: int
 
-    def __str__(self) -> str:
-        if not math.isfinite(self.difference):
-            return f"{self.verdict}: the loss is not finite"
-        return f"{numbers.difference(self.difference, self.low, self.high)} {self.verdict}"
+    @property
+    def interval(self) -> str:
+        """The difference with its bounds: ``+0.003 [−0.001, +0.007]``."""
+        return numbers.difference(self.difference, self.low, self.high)
 
 
 def losses(case: Case, implementation: str) -> dict[int, float]:

@@ -127,3 +127,9 @@ def sentence(text: str) -> str:
     """``text`` with a capital first letter and a full stop; the rest as it is."""
     text = text.strip()
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def short(text: str, most: int = 44) -> str:
+    """One line of at most ``most`` characters."""
+    text = " ".join(str(text).split())
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from apexbench.records import Record
 from apexbench.report import numbers
 from apexbench.report.cases import identity
 from apexbench.report.evidence import Evidence
+
+
+def of_one_model(evidence: Evidence) -> tuple[Evidence, str | None, list[str]]:
+    """The evidence of the model with most records, that model, and notes for the reader."""
+    model, notes = choose(evidence)
+    kept = [record for record in evidence.records if identity(record)[0] == model]
+    return replace(evidence, records=kept), model, notes
 
 
 def choose(evidence: Evidence) -> tuple[str | None, list[str]]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
+
+import yaml
 
 from apexbench.report import numbers
 from apexbench.report.ceilings import Ceilings
 from apexbench.report.evidence import Evidence
 
+_NO_KEYS = ("hash", "indexes", "warnings")
 Rows = list[tuple[str, str]]
 _MACHINE = (
     ("Device", "device_name"),
@@ -76,6 +80,20 @@ def run(evidence: Evidence) -> Rows:
     )
     rows.append(("Records", str(len(evidence.records))))
     return rows
+
+
+def config(evidence: Evidence) -> str:
+    """The effective configuration as one line of YAML; empty if unknown.
+
+    What ``auto`` chose on this machine is in it, so that another machine measures the same.
+    """
+    kept = {key: value for key, value in evidence.config.items() if key not in _NO_KEYS}
+    if not kept:
+        return ""
+    text = yaml.safe_dump(
+        kept, default_flow_style=True, sort_keys=True, allow_unicode=True, width=math.inf
+    )
+    return str(text).strip()
 
 
 def date(evidence: Evidence) -> str:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from apexbench.errors import UserError
 from apexbench.records import write_text_atomically
 from apexbench.report import answer, claims
 from apexbench.report import evidence as source
-from apexbench.report.cases import merge
+from apexbench.report.cases import Case, merge
+from apexbench.report.figures import Figure, draw_all
 
 BEGIN, END = "<!-- reference: begin -->", "<!-- reference: end -->"
 
 
+FIGURES = ("layer_norm-ratio", "transformer-attribution")
+
+
 def block(records: Path) -> str:
-    """Markdown of a run folder: what it measured, what Apex is worth there, the claims."""
+    """Markdown of a run folder: what it measured, what Apex is worth, the claims, two figures."""
     evidence = source.load(records)
     cases = merge(evidence.records)
     first = evidence.records[0].provenance
@@ -29,14 +34,34 @@ def block(records: Path) -> str:
     ]
     for tile in answer.tiles(cases, first["device_name"]):
         verdict = " ".join(part for part in (tile.answer, tile.where) if part)
-        lines.append(f"| {_cell(tile.part)} | **{_cell(verdict)}** | {_cell(tile.line)} |")
+        lines.append(f"| {_cell(tile.label)} | **{_cell(verdict)}** | {_cell(tile.line)} |")
     lines += ["", "| claim of the tutorials | status | first evidence |", "|---|---|---|"]
     for claim in claims.evaluate(cases):
         evidence_shown = claim.evidence[0] if claim.evidence else ""
         lines.append(
             f"| {claim.id}: {_cell(claim.text)} | {claim.status} | {_cell(evidence_shown)} |"
         )
+    for figure in _drawn(cases):
+        path = records / "figures" / f"{figure.id}.svg"
+        lines += ["", f"![{_cell(figure.alt)}]({path.as_posix()})", ""]
+        lines.append(f"*{_cell(figure.title)}.* {_cell(figure.caption)}")
     return "\n".join(lines) + "\n"
+
+
+def figures(records: Path) -> dict[Path, str]:
+    """The SVG files that the block shows, by path; on white, for readers in the dark."""
+    drawn = _drawn(merge(source.load(records).records))
+    return {records / "figures" / f"{figure.id}.svg": _on_white(figure.svg) for figure in drawn}
+
+
+def _drawn(cases: Sequence[Case]) -> list[Figure]:
+    found = {figure.id: figure for figure in draw_all(cases)}
+    return [found[name] for name in FIGURES if name in found]
+
+
+def _on_white(svg: str) -> str:
+    head, mark, body = svg.partition(">")
+    return f'{head}{mark}\n <rect width="100%" height="100%" fill="#ffffff"/>{body}'
 
 
 def _cell(text: str) -> str:
@@ -49,4 +74,6 @@ def update(readme: Path, records: Path) -> None:
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise UserError(f"{readme} must hold {BEGIN} and {END} once each, in that order.")
     head, tail = text.split(BEGIN)[0], text.split(END)[1]
+    for path, svg in figures(records).items():
+        write_text_atomically(path, svg)
     write_text_atomically(readme, f"{head}{BEGIN}\n{block(records)}{END}{tail}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,20 +12,24 @@ from apexbench.report import html, paper, summary
 from apexbench.report.document import Document, build
 
 
-def report(records: Path, out: Path, expect: Sequence[Path] = ()) -> None:
+def report(
+    records: Path, out: Path, expect: Sequence[Path] = (), beside: Sequence[Path] = ()
+) -> None:
     """Build everything that a reader gets, from records alone.
 
     ``records`` is a run folder (``results``, ``results/reference/<machine>``) or its ``records``;
     ``out`` gets ``summary.csv``, ``summary.json``, ``figures/*.svg``, ``report.html`` and
     ``report.pdf``. A table or figure that is there already with the same bytes is left alone, so
-    that its time stamp stays. ``expect`` are index files whose absence the report must show.
+    that its time stamp stays. ``expect`` are index files whose absence the report must show,
+    ``beside`` the ``report.html`` of other machines, each in a folder of its machine's name, to
+    link to: named, not looked for, so that the page does not depend on what is built first.
     Raises UserError for a bad record, before anything is written.
     """
     out = Path(out)
     evidence = source.load(records, expect)
     frame = summary.table(evidence)
     document = build(evidence)
-    page, sheets = html.render(document, _beside(out)), paper.render(document)
+    page, sheets = html.render(document, _links(beside, out)), paper.render(document)
     _write_changed(out / "summary.csv", summary.csv_text(frame))
     _write_changed(out / "summary.json", summary.json_text(frame))
     _figures(document, out / "figures")
@@ -32,9 +37,12 @@ def report(records: Path, out: Path, expect: Sequence[Path] = ()) -> None:
     write_bytes_atomically(out / "report.pdf", sheets)
 
 
-def _beside(out: Path) -> list[str]:
-    """Machines with a reference report beside this one: ``report/<machine>/report.html``."""
-    return sorted(path.parent.name for path in (out / "report").glob("*/report.html"))
+def _links(beside: Sequence[Path], out: Path) -> list[tuple[str, str]]:
+    """Each report's machine, and its path from ``out``."""
+    return [
+        (path.parent.name, Path(os.path.relpath(path.resolve(), out.resolve())).as_posix())
+        for path in map(Path, beside)
+    ]
 
 
 def figures(records: Path, out: Path) -> None:

@@ -14,16 +14,27 @@ from apexbench.report.evidence import Evidence
 from apexbench.report.figures.transformer import throughput
 
 SHORT = 18
+TRAINED = [
+    "tokens/s",
+    "MFU (PaLM count)",
+    "skipped steps",
+    "held-out loss",
+    "loss vs FP32",
+]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One table cell. ``sort`` is a number, or None to sort by the text."""
+    """One table cell. ``sort`` is a number, or None to sort by the text.
+
+    ``verdict`` follows a ratio on a line of its own, with the marks of its footnotes.
+    """
 
     text: str
     sort: float | None = None
     tone: str = ""
     note: str = ""
+    verdict: str = ""
 
 
 @dataclass
@@ -51,33 +62,27 @@ def component(name: str, cases: Sequence[Case], limits: ceilings.Ceilings, most:
     if name == "ceiling":
         return _ceilings(cases, most)
     trained = name == "transformer"
-    columns = ["case", "implementation", "time"]
-    columns += (
-        ["tokens/s", "MFU", "MFU (PaLM count)", "skipped steps", "held-out loss", "loss vs FP32"]
-        if trained
-        else []
-    )
+    columns = ["case", "implementation", *(TRAINED if trained else ["time"])]
     columns += [vocabulary.BASELINE_COLUMNS[base] for base in BASELINES]
     columns += [] if trained else ["share of ceiling", "parity error"]
     columns += ["peak memory", "n"]
     pairs = [(case, arm) for case in cases for arm in case.arms]
     marks = _marks(pairs[:most], limits)
     rows = [_row(case, arm, limits, trained, marks) for case, arm in pairs[:most]]
-    hidden = ("parity error", "n", "MFU (PaLM count)", "time") if trained else ("parity error", "n")
+    single = len(cases) == 1
+    hidden = {"parity error", "n", *(["case"] if single else [])}
     paper = [index for index, column in enumerate(columns) if column not in hidden]
-    title = f"{vocabulary.title(name)}: every cell"
+    title = f"{vocabulary.title(name)}{f', {cases[0].name}' if single else ''}: every cell"
     footnotes = [f"{mark} {flag}" for flag, mark in marks.items()]
+    footnotes += ["losses are in nats/token"] if trained else []
     return Table(title, columns, rows, len(pairs), paper, footnotes)
 
 
 def _marks(pairs: Sequence[tuple[Case, Arm]], limits: ceilings.Ceilings) -> dict[str, str]:
-    """A footnote mark for every flag of a comparison, and every long reason for a missing share."""
+    """A footnote mark for every flag of a comparison and every long reason of an ``n/a``."""
     notes = [flag for _, arm in pairs for versus in arm.versus.values() for flag in versus.flags]
-    notes += [
-        reason
-        for case, arm in pairs
-        if (reason := _no_share(case, arm, limits)) and len(reason) > SHORT
-    ]
+    reasons = [text for pair in pairs for text in (_no_share(*pair, limits), _no_gate(*pair))]
+    notes += [reason for reason in reasons if len(reason) > SHORT]
     return {
         note: "†‡§¶"[i] if i < 4 else f"({i + 1})" for i, note in enumerate(dict.fromkeys(notes))
     }
@@ -107,19 +112,8 @@ def _ceilings(cases: Sequence[Case], most: int) -> Table:
 def _row(
     case: Case, arm: Arm, limits: ceilings.Ceilings, trained: bool, marks: dict[str, str]
 ) -> list[Entry]:
-    time = case.time(arm)
-    if time is None:
-        mark = vocabulary.STATUS_MARKS.get(arm.status, "✕")
-        measured = Entry(
-            f"{mark} {vocabulary.status(arm.status)}", tone="lost", note=arm.reason or ""
-        )
-    else:
-        note = arm.reason or ""
-        if len(case.records) > 1:
-            note = f"{numbers.plural(len(case.records), 'process', 'processes')}. {note}".strip()
-        measured = Entry(numbers.time(time.value, time.low, time.high), time.value, note=note)
-    row = [Entry(case.name), Entry(arm.implementation), measured]
-    row += _training(case, arm, limits) if trained else []
+    row = [Entry(case.name), Entry(arm.implementation), _measured(case, arm, trained)]
+    row += _training(case, arm, limits, marks) if trained else []
     row += [_versus(case, arm, base, marks) for base in BASELINES]
     if not trained:
         row += [_share(case, arm, limits, marks), _parity(arm)]
@@ -129,46 +123,71 @@ def _row(
     return row
 
 
-def _training(case: Case, arm: Arm, limits: ceilings.Ceilings) -> list[Entry]:
-    rate = throughput(case, arm)
-    row = [
-        Entry(numbers.rate(rate.value, "tokens/s", rate.low, rate.high), rate.value)
-        if rate
-        else Entry("n/a")
+def _measured(case: Case, arm: Arm, trained: bool) -> Entry:
+    """Time, or throughput of a trained recipe; without a measurement its status and reason."""
+    time = case.time(arm)
+    if time is None:
+        mark = vocabulary.STATUS_MARKS.get(arm.status, "✕")
+        text = f"{mark} {vocabulary.status(arm.status)}"
+        return Entry(text, tone="lost", note=arm.reason or "")
+    note = arm.reason or ""
+    if len(case.records) > 1:
+        note = f"{numbers.plural(len(case.records), 'process', 'processes')}. {note}".strip()
+    rate = throughput(case, arm) if trained else None
+    if rate is not None:
+        text = numbers.rate(rate.value, "", rate.low, rate.high)
+        return Entry(text, rate.value, note=note)
+    return Entry(numbers.time(time.value, time.low, time.high), time.value, note=note)
+
+
+def _training(
+    case: Case, arm: Arm, limits: ceilings.Ceilings, marks: dict[str, str]
+) -> list[Entry]:
+    shares = [
+        ceilings.utilization(case, arm, count, limits)
+        for count in ("flops_per_token", "flops_per_token_palm")
     ]
-    for count in ("flops_per_token", "flops_per_token_palm"):
-        share = ceilings.utilization(case, arm, count, limits)
-        row.append(Entry(numbers.share(share), share) if share is not None else Entry("n/a"))
+    both = " ".join(
+        text if index == 0 else f"({text})"
+        for index, text in enumerate(numbers.share(share) for share in shares if share is not None)
+    )
+    row = [Entry(both or "n/a", shares[0])]
     skipped, loss = arm.details.get("skipped_steps"), arm.details.get("held_out_loss")
     row.append(Entry(str(skipped), float(skipped)) if isinstance(skipped, int) else Entry("n/a"))
     row.append(
-        Entry(f"{numbers.significant(loss)} nats/token", loss)
-        if isinstance(loss, int | float)
-        else Entry("n/a")
+        Entry(numbers.significant(loss), loss) if isinstance(loss, int | float) else Entry("n/a")
     )
-    return [*row, _loss_gate(case, arm)]
+    return [*row, _loss_gate(case, arm, marks)]
 
 
-def _loss_gate(case: Case, arm: Arm) -> Entry:
+def _no_gate(case: Case, arm: Arm) -> str:
+    """Why a trained recipe's loss is not judged; empty where it is, or is the baseline's."""
+    if case.component != "transformer" or arm.status != "ok" or arm is loss_gate.baseline(case):
+        return ""
+    return loss_gate.UNTESTED if loss_gate.judge(case, arm) is None else ""
+
+
+def _loss_gate(case: Case, arm: Arm, marks: dict[str, str]) -> Entry:
     if arm.status != "ok":
         return Entry("n/a")
     if arm is loss_gate.baseline(case):
         return Entry("baseline", tone="baseline")
     gate = loss_gate.judge(case, arm)
     if gate is None:
-        return Entry(loss_gate.UNTESTED, tone="quiet")
+        return Entry(f"n/a {marks[loss_gate.UNTESTED]}", tone="quiet")
     tones = {loss_gate.NON_INFERIOR: "good", loss_gate.DIVERGED: "bad"}
     known = gate.difference if math.isfinite(gate.difference) else None
-    return Entry(str(gate), known, tones.get(gate.verdict, "quiet"))
+    text = "not finite" if known is None else gate.interval
+    return Entry(text, known, tones.get(gate.verdict, "quiet"), verdict=gate.verdict)
 
 
 def _versus(case: Case, arm: Arm, baseline: str, marks: dict[str, str]) -> Entry:
     versus = case.versus(arm, baseline)
     if versus is not None:
         ratio = versus.ratio
-        text = f"{numbers.ratio(ratio.value, ratio.low, ratio.high)} {versus.verdict}"
-        text += "".join(f" {marks[flag]}" for flag in versus.flags)
-        return Entry(text, ratio.value, versus.verdict)
+        text = numbers.ratio(ratio.value, ratio.low, ratio.high)
+        verdict = " ".join([versus.verdict, *(marks[flag] for flag in versus.flags)])
+        return Entry(text, ratio.value, versus.verdict, verdict=verdict)
     entry = case.baselines.get(baseline)
     if arm.status != "ok":
         return Entry("n/a")
@@ -202,39 +221,30 @@ def _parity(arm: Arm) -> Entry:
 
 def missing(evidence: Evidence, cases: Sequence[Case], most: int) -> Table:
     """Cells without a measurement, equal ones together, each with reason and remedy."""
-    groups: dict[tuple[str, ...], int] = {}
+    groups: dict[tuple[str, ...], list[str]] = {}
     for case in cases:
         for arm in case.arms:
             if arm.status != "ok":
-                key = (
-                    case.component,
-                    arm.implementation,
-                    arm.status,
-                    arm.reason or "",
-                    arm.remedy or "",
-                )
-                groups[key] = groups.get(key, 0) + 1
+                key = (case.component, arm.status, arm.reason or "", arm.remedy or "none known")
+                groups.setdefault(key, []).append(arm.implementation)
     for lost in evidence.missing:
-        remedy = (
-            f"Read {lost.log}, then run the same command again."
-            if lost.log
-            else "Run the same command again."
-        )
-        key = (lost.component, f"all of {lost.case}", lost.status, lost.reason, remedy)
-        groups[key] = groups.get(key, 0) + 1
+        again = "run the same command again."
+        remedy = f"Read {lost.log}, then {again}" if lost.log else numbers.sentence(again)
+        key = (lost.component, lost.status, lost.reason, remedy)
+        groups.setdefault(key, []).append(f"all of {lost.case}")
     rows = [
         [
             Entry(vocabulary.title(name)),
-            Entry(implementation),
+            Entry(numbers.listing(list(dict.fromkeys(found)), most=8)),
             Entry(
                 f"{vocabulary.STATUS_MARKS.get(status, '✕')} {vocabulary.status(status)}",
                 tone="lost",
             ),
-            Entry(str(count), count),
+            Entry(str(len(found)), len(found)),
             Entry(reason),
-            Entry(remedy or "none known"),
+            Entry(remedy),
         ]
-        for (name, implementation, status, reason, remedy), count in groups.items()
+        for (name, status, reason, remedy), found in groups.items()
     ]
-    columns = ["component", "implementation", "status", "cases", "reason", "remedy"]
+    columns = ["component", "implementation", "status", "cells", "reason", "remedy"]
     return Table("What is missing, why, and what would bring it", columns, rows[:most], len(rows))

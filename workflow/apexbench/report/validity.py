@@ -17,14 +17,17 @@ def verdict_sentences(cases: Sequence[Case]) -> list[str]:
     counts = tally(all_of(measured))
     confidence = measured[0].confidence if measured else 0.99
     return [
-        f"This report holds {counts}. Each interval is at {numbers.confidence(confidence)}: about "
-        f"{numbers.significant(counts.total * (1 - confidence))} of them may miss the true "
-        "ratio by chance."
+        f"This report holds {counts}. Each interval is at {numbers.confidence(confidence)}: "
+        f"{_by_chance(counts.total * (1 - confidence))} of them may miss the true ratio by chance."
         if counts.total
         else "This report holds no verdict: nothing was compared.",
         _self_check([case for case in cases if case.component == "selfcheck"]),
         *filter(None, [_between_runs(measured)]),
     ]
+
+
+def _by_chance(expected: float) -> str:
+    return f"about {round(expected)}" if expected >= 1 else "fewer than one"
 
 
 def _self_check(cases: Sequence[Case]) -> str:

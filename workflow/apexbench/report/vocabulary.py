@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from apexbench.report.cases import Case
 
 ORDER = (
@@ -44,6 +47,7 @@ APEX_PART = {
     "amp": "apex.amp",
     "transformer": "Apex in training",
 }
+BUILD_FOR = {"transformer": "training end to end"}
 BASELINE_NAMES = {
     "torch_default": "torch's default",
     "torch_eager_best": "torch's best eager",
@@ -81,12 +85,22 @@ def status(name: str) -> str:
     return name.replace("_", " ")
 
 
-def in_words(case: Case) -> str:
-    """A norm's case as ``bfloat16, width 4096, forward``; any other case by its name."""
+def in_words(case: Case, rows: bool = False) -> str:
+    """A norm's case as ``bfloat16, width 4096, forward``; any other case by its name.
+
+    ``rows`` names them too, where two cases differ in nothing else.
+    """
     config = case.config
     if not {"width", "dtype", "direction"} <= config.keys():
         return case.name
     direction = str(config["direction"])
     dtype = str(config["dtype"]) + (" autocast" if config.get("autocast") else "")
     parts = [dtype, f"width {config['width']}", DIRECTIONS.get(direction, direction)]
-    return ", ".join(parts + ([] if config.get("affine", True) else ["no affine"]))
+    parts += [] if config.get("affine", True) else ["no affine"]
+    return ", ".join(parts + ([f"{config['rows']} rows"] if rows and "rows" in config else []))
+
+
+def distinct(cases: Sequence[Case]) -> dict[str, str]:
+    """Every case's name in words, with its rows where other cases would read alike."""
+    plain = Counter(in_words(case) for case in cases)
+    return {case.name: in_words(case, rows=plain[in_words(case)] > 1) for case in cases}

@@ -45,7 +45,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
             if start == starts[0]:
                 ax.set_yticks(range(len(labels)), labels)
                 ax.set_ylim(len(labels) - 0.4, -0.6)
-                ax.set_ylabel(style.short(case.name, 24), fontweight="bold")
+                ax.set_ylabel(numbers.short(case.name, 24), fontweight="bold")
             ax.set_title(f"from {start[0]} + {start[1]}")
     totals = [entry.total.value for entry in found.values()]
     totals += [part.value for entry in more.values() for part in entry.values()]

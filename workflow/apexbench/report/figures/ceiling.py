@@ -44,14 +44,15 @@ def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Fi
                 gid=sheet.title(text),
             )
         if not any(name == case.name for name, _ in shares):
-            style.lost_mark(ax, 0.02, y, "unavailable", style.short(ceilings.no_share(case), 60))
-    ax.set_yticks(range(len(shown)), [style.short(vocabulary.in_words(case), 56) for case in shown])
+            style.lost_mark(ax, 0.02, y, "unavailable", numbers.short(ceilings.no_share(case), 60))
+    words = vocabulary.distinct(shown)
+    ax.set_yticks(range(len(shown)), [numbers.short(words[case.name], 56) for case in shown])
     ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.set_xlim(0, max(1.0, *shares.values()) * 1.02)
     ax.axvline(1, color=style.INK, linewidth=0.9)
     ax.xaxis.set_major_formatter(FuncFormatter(style.percent))
     ax.set_xlabel("share of the measured ceiling")
-    style.legend(sheet, [style.kind(arm) for case in shown for arm in case.arms])
+    style.legend(sheet, [style.kind(a) for case in shown for a in case.arms if case.time(a)])
     (name, best), highest = max(shares.items(), key=lambda entry: entry[1])
     shown_best = next(
         (names.name(case, top) for case in cases if case.name == name and (top := case.arm(best))),

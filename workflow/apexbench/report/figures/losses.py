@@ -77,13 +77,13 @@ def draw(cases: Sequence[Case]) -> Figure | None:
                 "corpus entropy",
                 transform=ax.get_yaxis_transform(),
                 ha="right",
-                va="bottom",
+                va="top",
                 fontsize=7,
                 color=style.MUTED,
             )
         low, high = ax.get_ylim()
-        ax.set_ylim(low - 0.06 * (high - low), high)
-        ax.set_title(style.short(case.name, 40))
+        ax.set_ylim(low - 0.12 * (high - low), high)
+        ax.set_title(numbers.short(case.name, 40))
         ax.set_xlabel("step")
         ax.set_ylabel("loss (nats/token)")
     for ax in flat[len(shown) :]:

@@ -52,7 +52,7 @@ def legend(
     handles = [
         Line2D([], [], color=colour, marker="D", markersize=4, linestyle="", label=label)
         for (name, found), colour in zip(shown.items(), COLOURS, strict=False)
-        if (label := style.short(names.name(*found), 40))
+        if (label := numbers.short(names.name(*found), 40))
     ]
     for text, (line, filled) in zip(
         ("against best eager", "against best, compiled too"), BASELINES.values(), strict=True

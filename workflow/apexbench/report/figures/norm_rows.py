@@ -47,7 +47,8 @@ def draw(component: str, cases: Sequence[Case]) -> list[Figure]:
                 ax.plot([ratio.low, ratio.high], [y, y], color=colour, linewidth=1.4)
                 face = colour if filled else "white"
                 ax.plot(ratio.value, y, "D", color=colour, ms=4.4, markerfacecolor=face, gid=gid)
-    ax.set_yticks(range(len(shown)), [style.short(vocabulary.in_words(case), 56) for case in shown])
+    words = vocabulary.distinct(shown)
+    ax.set_yticks(range(len(shown)), [numbers.short(words[case.name], 56) for case in shown])
     ax.set_ylim(len(shown) - 0.45, -0.55)
     ax.set_xlim(min(ends) / 1.1, max(ends) * 1.1)
     ax.axvspan(1 / 1.01, 1.01, color=style.GRID, alpha=0.6, linewidth=0)

@@ -190,4 +190,4 @@ def _wrapped(heading: str) -> str:
     if len(heading) <= 30:
         return heading
     column, _, direction = heading.rpartition(", ")
-    return f"{style.short(column, 34)},\n{direction}"
+    return f"{numbers.short(column, 34)},\n{direction}"

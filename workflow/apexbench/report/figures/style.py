@@ -130,12 +130,6 @@ def axes(sheet: Sheet, rows: int = 1, columns: int = 1, **options: object) -> li
     return [list(row) for row in grid]
 
 
-def short(text: str, most: int = 44) -> str:
-    """One line of at most ``most`` characters."""
-    text = " ".join(str(text).split())
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 def kind(arm: Arm) -> str:
     """Which of the four families, and so which colour and marker, an arm has."""
     if arm.is_apex:

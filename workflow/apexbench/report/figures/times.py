@@ -32,7 +32,7 @@ def draw(component: str, cases: Sequence[Case]) -> Figure | None:
         _panel(sheet, ax, case)
     for ax in flat[len(shown) :]:
         ax.set_axis_off()
-    style.legend(sheet, [style.kind(arm) for case in shown for arm in case.arms])
+    style.legend(sheet, [style.kind(a) for case in shown for a in case.arms if case.time(a)])
     name = vocabulary.title(component)
     more = ""
     if len(cases) > len(shown):
@@ -75,11 +75,11 @@ def _panel(sheet: style.Sheet, ax: Axes, case: Case) -> None:
             gid=sheet.title(text),
         )
     ax.set_yticks(
-        range(len(case.arms)), [style.short(names.label(case, arm), 32) for arm in case.arms]
+        range(len(case.arms)), [numbers.short(names.label(case, arm), 38) for arm in case.arms]
     )
     ax.set_ylim(len(case.arms) - 0.4, -0.6)
     ax.set_xlim(0, longest / size * 1.06)
-    ax.set_title(style.short(case.name), loc="right")
+    ax.set_title(numbers.short(case.name), loc="right")
     ax.set_xlabel(f"{case.quantity.replace('_', ' ')} ({unit})")
     ax.xaxis.set_major_formatter(FuncFormatter(style.plain))
     ax.grid(axis="y", visible=False)

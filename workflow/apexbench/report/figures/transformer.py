@@ -67,12 +67,12 @@ def _sheet(cases: list[Case], limits: ceilings.Ceilings, index: int) -> Figure:
                 gid=sheet.title(text),
             )
         ax.set_xlim(0, (top or 1e3) / 1e3 * 1.06)
-        ax.set_title(style.short(case.name, 30))
+        ax.set_title(numbers.short(case.name, 30))
         ax.set_xlabel("thousand tokens/s")
         ax.xaxis.set_major_formatter(FuncFormatter(style.plain))
-    grid[0].set_yticks(range(len(labels)), [style.short(label, 40) for label in labels])
+    grid[0].set_yticks(range(len(labels)), [numbers.short(label, 40) for label in labels])
     grid[0].set_ylim(len(labels) - 0.4, -0.6)
-    style.legend(sheet, [style.kind(arm) for case in cases for arm in case.arms])
+    style.legend(sheet, [style.kind(a) for case in cases for a in case.arms if case.time(a)])
     finding = " ".join(_finding(case) for case in cases)
     return Figure(
         "transformer-throughput" + (f"-{index + 1}" if index else ""),

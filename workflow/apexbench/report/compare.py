@@ -1,0 +1,197 @@
+"""``apexbench compare``: the comparison of runs in the terminal, as HTML, and as an exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from apexbench.errors import UserError
+from apexbench.records import write_text_atomically
+from apexbench.report import html, numbers, vocabulary
+from apexbench.report.comparison import Comparison, Key, Speed, compare
+from apexbench.report.numbers import short
+from apexbench.report.tables import Entry, Table
+
+MOST_ROWS, MOST_LINES, MOST_SIGNS = 1500, 40, 60
+TONES = {"faster": "green", "slower": "red", "bad": "red", "good": "green"}
+
+
+def run(
+    folders: Sequence[Path],
+    console: Console,
+    out: Path | None = None,
+    margin: float | None = None,
+    fail: bool = False,
+) -> int:
+    """Print the comparison, write it to ``out`` too; 1 where ``fail`` and a regression was found.
+
+    Raises UserError for fewer than two folders or one without valid records.
+    """
+    if len(folders) < 2:
+        raise UserError(
+            "compare needs at least two run folders: the first is what the others meet."
+        )
+    if margin is not None and not 0 < margin < 1:
+        raise UserError(f"--margin {margin:g} is not between 0 and 1: write 0.05 for 5 %.")
+    found = compare(folders, margin)
+    if out is not None:
+        write_text_atomically(Path(out), page(found))
+    _print(found, console)
+    return 1 if fail and found.regressions else 0
+
+
+def sentences(found: Comparison) -> list[str]:
+    """The comparison in a few sentences, the answer first."""
+    first, others = found.runs[0], found.runs[1:]
+    same = [run for run in others if run.device == first.device]
+    slower = sum(speed.regression for speed in found.speeds)
+    lines = [
+        f"{len(found.changed)} of {numbers.plural(found.verdicts, 'verdict')} differ between the "
+        "runs.",
+        f"Of {numbers.plural(len(found.speeds), 'time')} measured in {first.letter} and again, "
+        f"faster: {sum(speed.verdict == 'faster' for speed in found.speeds)}, "
+        f"slower: {sum(speed.verdict == 'slower' for speed in found.speeds)}; "
+        f"cells of {first.letter} lost: {sum(entry.lost for entry in found.cells)}.",
+    ]
+    if same:
+        margins = sorted({speed.margin for speed in found.speeds}) or [0.0]
+        percent = numbers.listing([f"{100 * value:g} %" for value in margins], "or")
+        lines.append(
+            f"{numbers.plural(found.regressions, 'regression')}: "
+            f"{sum(entry.worse for entry in found.changed)} verdicts that fell, "
+            f"{sum(entry.lost for entry in found.cells)} cells that were lost, {slower} times "
+            f"slower by more than {percent}."
+        )
+    if len(same) < len(others):
+        lines.append(
+            f"Runs of another device than {first.device} hold no regression: a different GPU is "
+            "a different result."
+        )
+    few = [speed for speed in found.speeds if not speed.ratio.between_runs]
+    if few:
+        lines.append(
+            f"{len(few)} of {numbers.plural(len(found.speeds), 'ratio')} of times have no interval "
+            "between runs (fewer than 5 processes): what changes from one start to the next is "
+            "not in them."
+        )
+    for entry in found.runs:
+        lines += [f"{entry.letter}: {note}" for note in entry.notes]
+    return lines
+
+
+def tables(found: Comparison) -> list[Table]:
+    """What differs, a table a kind: verdicts, speed, cells, environment; empty ones left out."""
+    letters = [run.letter for run in found.runs]
+    changed = [
+        [
+            *_names(entry.key),
+            Entry(vocabulary.BASELINE_NAMES[entry.baseline]),
+            *(
+                Entry("n/a")
+                if versus is None
+                else Entry(
+                    numbers.ratio(versus.ratio.value, versus.ratio.low, versus.ratio.high),
+                    versus.ratio.value,
+                    versus.verdict,
+                    verdict=versus.verdict,
+                )
+                for versus in entry.versus
+            ),
+        ]
+        for entry in found.changed
+    ]
+    cells = [
+        [
+            *_names(entry.key),
+            *(Entry(vocabulary.status(status or "not in this run")) for status in entry.statuses),
+            Entry("lost" if entry.lost else "", tone="bad" if entry.lost else ""),
+        ]
+        for entry in found.cells
+    ]
+    environment = [[Entry(name), *map(Entry, values)] for name, values in found.environment]
+    names = ["component", "case", "implementation"]
+    speeds = [_speed(entry) for entry in sorted(found.speeds, key=_slowest)]
+    first = f"in {letters[0]}"
+    every = [
+        Table("Verdicts that differ", [*names, "against", *letters], changed, len(changed)),
+        Table(
+            f"Speed against {letters[0]}, slowest first",
+            [*names, "run", first, "time", "speed"],
+            speeds,
+            len(speeds),
+        ),
+        Table("Cells whose status differs", [*names, *letters, "change"], cells, len(cells)),
+        Table("What differs in the environment", ["key", *letters], environment, len(environment)),
+    ]
+    return [table for table in every if table.rows]
+
+
+def _names(key: Key) -> list[Entry]:
+    component, case, implementation = key
+    return [Entry(vocabulary.title(component)), Entry(case), Entry(implementation)]
+
+
+def _slowest(entry: Speed) -> tuple[bool, float]:
+    return not entry.regression, entry.ratio.value
+
+
+def _speed(entry: Speed) -> list[Entry]:
+    before, after = (
+        Entry(numbers.time(time.value, time.low, time.high), time.value) for time in entry.times
+    )
+    ratio = entry.ratio
+    text = numbers.ratio(ratio.value, ratio.low, ratio.high)
+    speed = Entry(text, ratio.value, entry.verdict, verdict=entry.verdict)
+    return [*_names(entry.key), Entry(entry.run.letter), before, after, speed]
+
+
+def page(found: Comparison) -> str:
+    """The comparison as one self-contained HTML file."""
+    shown: list[dict[str, Any]] = []
+    for table in tables(found):
+        plain = table.plain()
+        plain["rows"] = plain["rows"][:MOST_ROWS]
+        shown.append(plain)
+    return html.template("compare.html.j2").render(
+        title=f"{len(found.runs)} runs of apexbench compared",
+        runs=[
+            {"letter": run.letter, "path": str(run.path), "device": run.device}
+            for run in found.runs
+        ],
+        sentences=sentences(found),
+        tables=shown,
+        css=html.own("report.css"),
+        js=html.own("report.js"),
+    )
+
+
+def _print(found: Comparison, console: Console) -> None:
+    for run in found.runs:
+        console.print(f"{run.letter}: {run.path} ({run.device})", markup=False, highlight=False)
+    for table in tables(found):
+        rows = table.rows
+        if table.columns[-1] == "speed":
+            rows = [row for row in rows if row[-1].verdict in ("faster", "slower")]
+        if not rows:
+            continue
+        grid = Grid(title=escape(table.title), title_justify="left", header_style="bold")
+        for column in table.columns:
+            grid.add_column(escape(column), overflow="fold")
+        for row in rows[:MOST_LINES]:
+            grid.add_row(*(_styled(entry) for entry in row))
+        console.print(grid)
+        if len(rows) > MOST_LINES:
+            console.print(f"… and {len(rows) - MOST_LINES} more rows (--html shows all)")
+    for line in sentences(found):
+        console.print(line, markup=False, highlight=False)
+
+
+def _styled(entry: Entry) -> str:
+    text = escape(short(" ".join(filter(None, (entry.text, entry.verdict))), MOST_SIGNS))
+    colour = TONES.get(entry.tone)
+    return f"[{colour}]{text}[/{colour}]" if colour else text
