@@ -24,11 +24,16 @@ class Master:
     """An optimizer of ``model`` that owns its flat master weights.
 
     ``build`` makes a component's optimizer of the list of parameters that it gets. The model's
-    parameters become bfloat16 views of one flat tensor; its buffers stay as they are. ``compile``
-    takes the copies on both sides of the optimizer's step into torch.compile with it.
+    parameters become views of one flat tensor of ``dtype``; its buffers stay as they are. A
+    ``Compiled`` optimizer takes the copies on both sides of its step into torch.compile with it.
     """
 
-    def __init__(self, model: nn.Module, build: Callable[[list[nn.Parameter]], Any]):
+    def __init__(
+        self,
+        model: nn.Module,
+        build: Callable[[list[nn.Parameter]], Any],
+        dtype: torch.dtype = torch.bfloat16,
+    ):
         self.parameters = list(model.parameters())
         ends, end = [], 0
         for parameter in self.parameters:
@@ -42,7 +47,7 @@ class Master:
                 for begin, parameter in zip(ends, self.parameters, strict=True)
             ]
 
-        self.weights = torch.zeros(end, dtype=torch.bfloat16, device=device)
+        self.weights = torch.zeros(end, dtype=dtype, device=device)
         self.gradient = torch.zeros_like(self.weights)
         self.master = nn.Parameter(torch.zeros(end, dtype=torch.float32, device=device))
         self.master.grad = torch.zeros_like(self.master)
