@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch")
 from apexbench import records  # noqa: E402
 from apexbench.jobs import supervisor  # noqa: E402
 from apexbench.jobs.request import Request  # noqa: E402
+from apexbench.report import gpus  # noqa: E402
+from apexbench.report.cases import merge  # noqa: E402
 from apexbench.transformer.models import PRESETS  # noqa: E402
 
 MODEL = {
@@ -63,8 +65,13 @@ def test_two_processes_learn_as_one_with_the_same_global_batch(tmp_path, one_thr
             assert one[0] == two[0]
             assert two[1] == pytest.approx(one[1], rel=tolerance)
         assert cells[f"{label}+ddp"].parity.passed
-    ratios = {
-        (entry.implementation, entry.baseline): entry.ratio for entry in record.comparisons
-    }
-    assert ("fp32+torch+fused+ddp", "torch_eager_best") in ratios
+    # More GPUs are no faster implementation: no verdict speaks of them, an efficiency does.
+    assert not [entry for entry in record.comparisons if "ddp" in entry.implementation]
+    found = gpus.scalings(merge([record]))
+    assert [entry.recipe for entry in found] == ["fp32+torch+fused", "bf16+torch+fused+master"]
+    for entry in found:
+        times = [cells[entry.recipe + end].quantities["step_time"].value for end in ("", "+ddp")]
+        assert entry.efficiency.value == pytest.approx(times[0] / times[1] / 2, rel=0.5)
+        assert entry.efficiency.low <= entry.efficiency.value <= entry.efficiency.high
+    assert "as fast as on one GPU without DDP, an efficiency of" in gpus.sentences(merge([record]))[0]
     assert json.loads((tmp_path / "records" / "index.json").read_text())["measured"] == 1

@@ -146,7 +146,8 @@ def measure(
         ],
         seconds={name: round(value, 4) for name, value in running.seconds.items()},
     )
-    verdicts.compare(record, component.baselines(), samples, context.settings)
+    apart = frozenset(entry.name for entry in chosen if entry.role == "apart")
+    verdicts.compare(record, component.baselines(), samples, context.settings, apart)
     return record
 
 

@@ -1,7 +1,7 @@
 """The measuring process on several GPUs: torchrun's ranks, ended together and answered for as one.
 
-Started by :mod:`apexbench.jobs.supervisor` as ``python -m apexbench.jobs.ranks <n> <job.json>``. Each
-rank is an :mod:`apexbench.jobs.worker`; rank 0 measures.
+Started by :mod:`apexbench.jobs.supervisor` as ``python -m apexbench.jobs.ranks <n> <job.json>``.
+Each rank is an :mod:`apexbench.jobs.worker`; rank 0 measures.
 """
 
 from __future__ import annotations

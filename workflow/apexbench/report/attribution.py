@@ -49,14 +49,20 @@ def recipe(
     compiled: bool = False,
     cudagraph: bool = False,
 ) -> Arm | None:
-    """The measured arm of a recipe, by its separate fields; None if it is not there."""
-    wanted = (precision, norm, optimizer, compiled, cudagraph)
+    """The measured arm of a recipe with these fields and no other flag; None if it is not there."""
+    wanted = {"compile"} if compiled else set()
+    wanted |= {"cudagraph"} if cudagraph else set()
     for arm in case.arms:
         own = arm.details
         fields = tuple(own.get(name) for name in PIECES)
-        if (*fields, bool(own.get("compile")), bool(own.get("cudagraph"))) == wanted:
+        if fields == (precision, norm, optimizer) and set(flags(arm)) == wanted:
             return arm if case.quantity in arm.times else None
     return None
+
+
+def flags(arm: Arm) -> list[str]:
+    """A recipe's flags, from its label."""
+    return arm.implementation.split("+")[3:]
 
 
 def factor(case: Case, slow: Arm, fast: Arm) -> Estimate:
@@ -103,21 +109,29 @@ def missing_cells(case: Case, precision: str, optimizer: str) -> list[str]:
     return ["+".join(corner) for corner in corners if recipe(case, *corner) is None]
 
 
+BARS = {
+    "compile": "compile",
+    "autotune": "max-autotune",
+    "cudagraph": "CUDA graph",
+    "master": "master weights",
+    "chunked": "chunked loss",
+    "cudnn": "cuDNN attention",
+    "flash": "FlashAttention",
+    "ddp": "data parallel",
+}
+
+
 def extras(case: Case) -> dict[str, Estimate]:
-    """What torch.compile and CUDA graphs add to an equal recipe, where both were timed."""
+    """What a flag (torch.compile, CUDA graph, …) adds to the same recipe without it, if timed."""
+    timed = {arm.implementation: arm for arm in case.arms if case.time(arm) is not None}
     result: dict[str, Estimate] = {}
-    for arm in case.arms:
-        own = arm.details
-        pieces = [str(own.get(name)) for name in PIECES]
-        if own.get("cudagraph"):
-            plain = recipe(case, *pieces, compiled=bool(own.get("compile")))
-            name = f"CUDA graph ({arm.implementation})"
-        elif own.get("compile"):
-            plain, name = recipe(case, *pieces), f"compile ({arm.implementation})"
-        else:
-            continue
-        if plain is not None and case.time(arm) is not None:
-            result[name] = factor(case, plain, arm)
+    for label, arm in timed.items():
+        own = flags(arm) if "precision" in arm.details else []
+        for flag in reversed(own):
+            rest = [name for name in own if name != flag]
+            plain = timed.get("+".join([*label.split("+")[:3], *rest]))
+            if plain is not None:
+                result[f"{BARS.get(flag, flag)} ({label})"] = factor(case, plain, arm)
     return result
 
 

@@ -14,6 +14,7 @@ from apexbench.report import (
     claims,
     fastest,
     figures,
+    gpus,
     methods,
     numbers,
     placement,
@@ -126,6 +127,7 @@ def _section(
         leads.append("No case of this component was configured, so nothing was measured.")
     if component == "transformer":
         leads += _separate_bars(cases)
+        leads += gpus.sentences(cases)
     sentences, title, rows = work.least(cases if component != "transformer" else [])
     leads += sentences
     return {

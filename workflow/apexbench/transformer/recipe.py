@@ -81,11 +81,10 @@ class Recipe:
 
     @property
     def role(self) -> str | None:
-        """Which baselines it belongs to, as a component's Implementation says it.
-
-        Several GPUs are no baseline of one.
-        """
-        if self.package == "apex" or self.ddp:
+        """Which baselines it belongs to, as a component's Implementation says it."""
+        if self.ddp:
+            return "apart"
+        if self.package == "apex":
             return None
         if self == Recipe():
             return "default"
