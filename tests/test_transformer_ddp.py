@@ -73,5 +73,7 @@ def test_two_processes_learn_as_one_with_the_same_global_batch(tmp_path, one_thr
         times = [cells[entry.recipe + end].quantities["step_time"].value for end in ("", "+ddp")]
         assert entry.efficiency.value == pytest.approx(times[0] / times[1] / 2, rel=0.5)
         assert entry.efficiency.low <= entry.efficiency.value <= entry.efficiency.high
-    assert "as fast as on one GPU without DDP, an efficiency of" in gpus.sentences(merge([record]))[0]
+    assert (
+        "as fast as on one GPU without DDP, an efficiency of" in gpus.sentences(merge([record]))[0]
+    )
     assert json.loads((tmp_path / "records" / "index.json").read_text())["measured"] == 1

@@ -79,9 +79,7 @@ def _config(settings: dict[str, Any]) -> Config:
     return Config(**{**settings, "components": components, "transformer": transformer})
 
 
-def _holders(
-    transformer: dict[str, Any], key: str = "models"
-) -> list[tuple[str, dict[str, Any]]]:
+def _holders(transformer: dict[str, Any], key: str = "models") -> list[tuple[str, dict[str, Any]]]:
     """The transformer's settings and its further grids, those that list ``key``."""
     further = [dict(part) for part in transformer.get("also", ())]
     if further:

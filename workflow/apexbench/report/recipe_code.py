@@ -22,7 +22,7 @@ OPTIMIZERS: Mapping[str, str] = {
 
 
 def lines(recipe: Recipe, device: str, norm: str = "layer") -> list[str]:
-    """The code of a recipe for ``cuda`` or ``cpu``; ``norm`` is the model's, ``layer`` or ``rms``."""
+    """A recipe's code for ``cuda`` or ``cpu``; ``norm`` is the model's, ``layer`` or ``rms``."""
     return [*_imports(recipe, norm), "", *_setup(recipe, device), "", *_step(recipe, device),
             *_capture(recipe)]  # fmt: skip
 

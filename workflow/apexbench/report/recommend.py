@@ -1,4 +1,4 @@
-"""Which recipe to train with on this GPU, the lines to paste, and what Apex costs. No torch here."""
+"""Which recipe to train with on this GPU, lines to paste, what Apex costs. No torch here."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def cost(results: Path, machine: dict[str, Any], build_minutes: float | None) ->
     try:
         image = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: remove it and build the image again.") from error
+        raise UserError(
+            f"{path} is not valid JSON: remove it and build the image again."
+        ) from error
     seconds = (image.get("apex") or {}).get("seconds")
     if seconds is None:
         seconds = (machine.get("apex") or {}).get("build_seconds")
@@ -53,7 +55,7 @@ def cost(results: Path, machine: dict[str, Any], build_minutes: float | None) ->
 
 
 def recommend(results: Path, model: str | None = None, build_minutes: float | None = None) -> str:
-    """The recommendation for each model of a run, or the one named; UserError where there is none."""
+    """The recommendation for each model of a run, or the one named; UserError if there is none."""
     found = evidence.load(results)
     cases = [
         case
@@ -95,10 +97,14 @@ def _kind(case: Case, compiled: bool, price: Cost) -> list[str]:
         why, worth = _apex(case, torch, apex, price)
         winner = apex if worth else torch
     if winner is None:
-        return [f"  {KINDS[compiled]}: not measured."]
+        worse = [a for a in case.arms if case.time(a) is not None and _is_compiled(a) == compiled]
+        said = f"none of {numbers.plural(len(worse), 'recipe')} learns as well as FP32"
+        return [f"  {KINDS[compiled]}: {said if worse else 'not measured'}."]
     time = case.time(winner)
     assert time is not None
-    head = f"  {KINDS[compiled]}: {winner.implementation}, {_ms(time)} a step{_saving(case, winner)}."
+    head = (
+        f"  {KINDS[compiled]}: {winner.implementation}, {_ms(time)} a step{_saving(case, winner)}."
+    )
     kind = model_config(case.config["model"]).norm
     code = lines(parse(winner.implementation), str(case.provenance["device"]), kind)
     return [head, *(f"    {line}" for line in why), *(f"      {line}".rstrip() for line in code)]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from apexbench.transformer.model import Transformer
 
-AUTOTUNE = {"max_autotune": True, "coordinate_descent_tuning": True}
+AUTOTUNE: dict[str, Any] = {"max_autotune": True, "coordinate_descent_tuning": True}
 
 
 def own_code(function: Callable[..., Any]) -> types.FunctionType:

@@ -200,9 +200,7 @@ class TextCorpus(Corpus):
         return np.asarray(tokens[starts[:, None] + np.arange(length)], dtype=np.int64)
 
 
-def corpus_for(
-    path: str | Path | None, model: ModelConfig, tokenizer: str = BYTE_TOKENS
-) -> Corpus:
+def corpus_for(path: str | Path | None, model: ModelConfig, tokenizer: str = BYTE_TOKENS) -> Corpus:
     """The user's text, or the generated corpus; UserError as :class:`TextCorpus`."""
     if path is None:
         return MarkovCorpus(model.vocabulary)

@@ -34,9 +34,7 @@ class HeadLoss(torch.autograd.Function):
             error = (logits - normaliser).exp() - (words == target).float()  # softmax - one-hot
             error = error.to(x.dtype)
             parts.append(error @ weight)
-            gradient = (
-                error.T @ rows if gradient is None else torch.addmm(gradient, error.T, rows)
-            )
+            gradient = error.T @ rows if gradient is None else torch.addmm(gradient, error.T, rows)
         ctx.save_for_backward(torch.cat(parts), gradient)
         return torch.stack(losses).sum()
 
@@ -52,5 +50,5 @@ def chunked_cross_entropy(
 ) -> Tensor:
     """As ``model.cross_entropy``; ``dtype`` is what the head computes in."""
     with torch.autocast(x.device.type, enabled=False):
-        total = HeadLoss.apply(x.to(dtype), head.weight.to(dtype), targets, chunk)
+        total: Tensor = HeadLoss.apply(x.to(dtype), head.weight.to(dtype), targets, chunk)  # type: ignore[no-untyped-call]
     return total / targets.numel()

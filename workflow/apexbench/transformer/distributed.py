@@ -81,7 +81,7 @@ class DistributedArm(TrainingArm):
         world.tell("arm", recipe.label)
         super().__init__(recipe, shared)
         if recipe.compile:  # inside DDP, whose buckets then decide where the graph is cut
-            self.model.forward = self.forward
+            self.model.forward = self.forward  # type: ignore[assignment, method-assign]
         devices = [torch.cuda.current_device()] if shared.device == "cuda" else None
         self.forward = DistributedDataParallel(
             self.model, devices, broadcast_buffers=False, gradient_as_bucket_view=True

@@ -50,7 +50,8 @@ class Master:
         self.weights = torch.zeros(end, dtype=dtype, device=device)
         self.gradient = torch.zeros_like(self.weights)
         self.master = nn.Parameter(torch.zeros(end, dtype=torch.float32, device=device))
-        self.master.grad = torch.zeros_like(self.master)
+        self.master_gradient = torch.zeros_like(self.master.detach())
+        self.master.grad = self.master_gradient
         self._gradients, self._masters = views(self.gradient), views(self.master.detach())
         for parameter, kept, view in zip(
             self.parameters, self._masters, views(self.weights), strict=True
@@ -76,7 +77,7 @@ class Master:
 
     def _plain(self) -> None:
         with torch.no_grad():
-            self.master.grad.copy_(self.gradient)
+            self.master_gradient.copy_(self.gradient)
         self.optimizer.step()
         with torch.no_grad():
             self.weights.copy_(self.master)
@@ -84,5 +85,7 @@ class Master:
     @torch.no_grad()
     def step(self) -> None:
         """Update master weights and parameters from the parameters' gradients."""
-        torch._foreach_copy_(self._gradients, [p.grad for p in self.parameters])
+        torch._foreach_copy_(
+            self._gradients, [p.grad for p in self.parameters if p.grad is not None]
+        )
         self._update()

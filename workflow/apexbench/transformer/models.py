@@ -19,8 +19,9 @@ class ModelConfig:
     """A pre-norm Transformer decoder and the batch it trains on.
 
     ``batch`` sequences of ``sequence`` tokens make a step. ``vocabulary`` is what the corpus uses;
-    the embedding and the head are padded to a multiple of 128, for every recipe alike. ``ffn_width``
-    0 means 4 d_model, or 8/3 d_model rounded up to 64 for SwiGLU, which has three matrices.
+    the embedding and the head are padded to a multiple of 128, for every recipe alike.
+    ``ffn_width`` 0 means 4 d_model, or 8/3 d_model rounded up to 64 for SwiGLU, which has three
+    matrices.
     ``bias`` is the biases of the linear layers. ``learning_rate`` is the schedule's peak.
     """
 

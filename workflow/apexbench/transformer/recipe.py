@@ -117,7 +117,7 @@ def every_recipe() -> list[Recipe]:
     """All recipes that can be written."""
     flags = list(product((False, True), repeat=len(FLAGS)))
     written = (
-        Recipe(*pieces, **dict(zip(FLAGS, chosen, strict=True)))
+        Recipe(*pieces, *chosen)
         for pieces, chosen in product(product(PRECISIONS, NORMS, OPTIMIZERS), flags)
     )
     return [entry for entry in written if entry.fault() is None]
@@ -146,7 +146,8 @@ def parse(label: str, key: str = "recipes") -> Recipe:
             raise UserError(f"{key}: '{label}' has '+{flag}'; {nearest(flag, list(FLAGS))}")
         if flag in parts[3:position]:
             raise UserError(f"{key}: '{label}' says '+{flag}' twice; write it once.")
-    recipe = Recipe(*parts[:3], **dict.fromkeys(parts[3:], True))
+    precision, norm, optimizer, *flags = parts
+    recipe = Recipe(precision, norm, optimizer, *(flag in flags for flag in FLAGS))
     if (fault := recipe.fault()) is not None:
         raise UserError(f"{key}: '{label}' cannot be trained: {fault}.")
     return recipe

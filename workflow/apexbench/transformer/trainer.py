@@ -66,9 +66,7 @@ class TrainingArm(Arm):
         with sized(shared.config):
             self.model = pieces.build_model(shared.config, recipe, self.device)
             self.model.load_state_dict(shared.weights)
-            self.optimizer = pieces.build_optimizer(
-                recipe, self.model, shared.config.learning_rate
-            )
+            self.optimizer = pieces.build_optimizer(recipe, self.model, shared.config.learning_rate)
         self._graph: CapturedStep | None = None
         self.forward: Callable[[Tensor, Tensor], Tensor] = self.model
         if recipe.compile:
@@ -211,7 +209,9 @@ class TrainingArm(Arm):
         scale = 1.0 if self.scaler is None else PARITY_SCALE
         with sized(self.shared.config):
             loss = self.mean(self.backward(batch, lambda loss: loss * scale))
-        gradients = [parameter.grad / scale for parameter in parameters if parameter.grad is not None]
+        gradients = [
+            parameter.grad / scale for parameter in parameters if parameter.grad is not None
+        ]
         self.model.zero_grad()
         with torch.no_grad():
             torch._foreach_copy_(parameters, kept)
