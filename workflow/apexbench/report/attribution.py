@@ -15,6 +15,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from apexbench.records import Record
 from apexbench.report.cases import Arm, Case
 from apexbench.report.repeats import Estimate, combine, student
 
@@ -147,6 +148,43 @@ def _block_medians(samples: list[Array], sampling: object) -> Array:
     return np.array([[np.median(part) for part in row] for row in parts])
 
 
+def _per_call(record: Record, arm: Arm, quantity: str) -> Array | None:
+    """Nanoseconds a call of every window of an arm in one record, if it was timed there."""
+    cell = next((c for c in record.cells if c.implementation == arm.implementation), None)
+    if cell is None or quantity not in cell.quantities:
+        return None
+    found = cell.quantities[quantity]
+    return np.asarray(found.samples, dtype=np.float64) / found.calls_per_sample
+
+
+def _log_medians(case: Case, arms: list[Arm]) -> list[Array]:
+    """Log median time by arm and block, of every record that timed all arms, so that they pair.
+
+    Where none did (a large model's recipes are divided among records), of every process, from the
+    records that hold them: blocks that were not taken in turn are independent of each other.
+    """
+    paired = []
+    apart: dict[int, dict[str, Array]] = {}
+    for record in case.records:
+        samples = [_per_call(record, arm, case.quantity) for arm in arms]
+        sampling = record.sampling.get(case.quantity)
+        if len(known := [entry for entry in samples if entry is not None]) == len(arms):
+            paired.append(np.log(_block_medians(known, sampling)))
+        for arm, entry in zip(arms, samples, strict=True):
+            if entry is not None:
+                medians = np.log(_block_medians([entry], sampling)[0])
+                apart.setdefault(record.process, {}).setdefault(arm.implementation, medians)
+    if paired:
+        return paired
+    whole = [
+        found for found in apart.values() if len(found) == len({a.implementation for a in arms})
+    ]
+    return [
+        np.array([found[arm.implementation][: min(map(len, found.values()))] for arm in arms])
+        for found in whole
+    ]
+
+
 def _estimate(case: Case, arms: list[Arm], value: Callable[[Array], float]) -> Estimate:
     """exp of a linear function of log step times, with its interval.
 
@@ -154,15 +192,7 @@ def _estimate(case: Case, arms: list[Arm], value: Callable[[Array], float]) -> E
     Over processes: as every other estimate of this report.
     """
     estimates = []
-    for record in case.records:
-        samples = []
-        for arm in arms:
-            cell = next((c for c in record.cells if c.implementation == arm.implementation), None)
-            if cell is not None and case.quantity in cell.quantities:
-                samples.append(np.asarray(cell.quantities[case.quantity].samples, dtype=np.float64))
-        if len(samples) < len(arms):
-            continue
-        medians = np.log(_block_medians(samples, record.sampling.get(case.quantity)))
+    for medians in _log_medians(case, arms):
         values = [value(medians[:, block]) for block in range(medians.shape[1])]
         if len(values) < 2:
             estimates.append(Estimate(*(math.exp(values[0]),) * 3))
