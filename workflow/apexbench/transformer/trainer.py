@@ -71,7 +71,7 @@ class TrainingArm(Arm):
         self.forward: Callable[[Tensor, Tensor], Tensor] = self.model
         if recipe.compile:
             self.forward = compiled(self.model, recipe.autotune)
-        self.scaler = torch.amp.GradScaler(shared.device) if recipe.precision == "fp16" else None
+        self.scaler = self.new_scaler() if recipe.precision == "fp16" else None
         self.synchronises = self.scaler is not None
         # One step between two synchronisations hides none of the host's work behind the device's,
         # as training does: on a GPU a window holds several.
@@ -86,7 +86,11 @@ class TrainingArm(Arm):
         self._load_first()
         forget(self.optimizer)
         if self.scaler is not None:
-            self.scaler = torch.amp.GradScaler(self.device)
+            self.scaler = self.new_scaler()
+
+    def new_scaler(self) -> torch.amp.GradScaler:
+        """A GradScaler as PyTorch sets it up."""
+        return torch.amp.GradScaler(self.device)
 
     def _load_first(self) -> None:
         """Put the first weights back, in place; master weights get every bit of them."""
