@@ -1,4 +1,4 @@
-"""What the report reads from training records: windows of several steps, groups, GPUs, the ladder."""
+"""What the report reads from training records: steps of a window, groups, GPUs, the ladder."""
 
 import copy
 

@@ -107,8 +107,7 @@ def pairs(monkeypatch):
     import tiktoken
 
     ranks = {bytes([value]): value for value in range(256)}
-    ranks |= {bytes([a, b]): 256 + 26 * i + j
-              for i, a in enumerate(range(97, 123)) for j, b in enumerate(range(97, 123))}  # fmt: skip
+    ranks |= {bytes([97 + i, 97 + j]): 256 + 26 * i + j for i in range(26) for j in range(26)}
     encoding = tiktoken.Encoding(
         "pairs", pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 932}
     )
