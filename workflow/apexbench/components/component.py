@@ -32,7 +32,7 @@ class Implementation:
     (torch.compile or a CUDA graph of torch), None (a candidate only), or ``apart`` (in no verdict:
     it runs on more than the others do). ``kernel`` is a regular
     expression that one of the CUDA kernels it launches must match: the evidence that it ran and did
-    not fall back to torch.
+    not fall back to torch. ``graphs`` is how many torch.compile makes of it, where it takes part.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Implementation:
     kernel: str | None
     description: str
     build: Callable[..., Any]
+    graphs: int = 1
 
     def missing(self, device: str) -> Missing | None:
         """The first unmet requirement on ``device`` as (reason, remedy), or None."""

@@ -247,7 +247,7 @@ def _bring_up(
             context.beat.write("parity", entry.name, context.limit_seconds)
             if compiles:
                 cell.compile_seconds = round(first, 3)
-                cell.recompiles = max(0, evidence.graphs_compiled() - graphs - 1)
+                cell.recompiles = max(0, evidence.graphs_compiled() - graphs - entry.graphs)
             cell.parity = workload.check(arm)
         if not cell.parity.passed:
             cell.status, cell.reason = "parity_failed", verdicts.parity_failure(cell.parity)

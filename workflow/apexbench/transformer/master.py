@@ -8,6 +8,7 @@ written, if one kernel does it all (``compiled``).
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from apexbench.components.optimizer_steps import Compiled
+from apexbench.transformer.compiling import own_code
 
 ALIGNMENT = 64
 """Elements: a parameter begins at a multiple of 128 bytes, as matrix kernels like it."""
@@ -62,9 +64,10 @@ class Master:
         built = build([self.master])
         self.optimizer = built.optimizer if isinstance(built, Compiled) else built
         self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
-        self._update = self._plain
+        self._update: Callable[[], None] = self._plain
         if isinstance(built, Compiled):
-            self._update = torch.compile(self._plain, dynamic=False)
+            update = types.MethodType(own_code(Master._plain), self)
+            self._update = torch.compile(update, dynamic=False)
 
     @torch.no_grad()
     def load(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:

@@ -229,9 +229,10 @@ def implementation(chosen: Recipe) -> Implementation:
         package=chosen.package,
         role=chosen.role,
         requires=tuple(needs),
-        kernel=norm.kernel or optimizer.kernel,
+        kernel=norm.kernel or optimizer.kernel or ("triton_" if chosen.compile else None),
         description=chosen.description,
         build=lambda config: chosen,
+        graphs=chosen.compile + (chosen.optimizer == "compiled"),
     )
 
 
