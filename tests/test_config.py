@@ -467,7 +467,9 @@ def test_overrides_that_share_or_hold_themselves_are_refused_quickly(project: Pa
         (
             "transformer: {models: [gpt2-125M]}",
             "transformer.models[0] is 'gpt2-125M', which is not a model: did you mean "
-            "'gpt2-124M'? (tiny, article, small, gpt2-124M, gpt2-350M, llama-1B, gpt-1.3B).",
+            "'gpt2-124M'? (tiny, article, small, gpt2-124M, gpt2-350M, llama-1B, gpt-1.3B, "
+            "gpt-1.3B-b16, ladder-5M, ladder-14M, ladder-30M, ladder-92M, ladder-310M, "
+            "ladder-690M, ladder-1.3B).",
         ),
         (
             "transformer: {models: [{name: m, layers: 2, d_model: 10, heads: 4, vocabulary: 9, "

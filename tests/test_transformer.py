@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from apexbench.measuring.arms import Diverged, Unsupported  # noqa: E402
-from apexbench.transformer import precision, progress, trainer  # noqa: E402
+from apexbench.transformer import precision, progress, schedule  # noqa: E402
 from apexbench.transformer.models import PRESETS  # noqa: E402
 from apexbench.transformer.progress import thinned  # noqa: E402
 from apexbench.transformer.workload import (  # noqa: E402
@@ -232,9 +232,9 @@ def test_tf32_is_set_both_ways_before_every_window():
 
 
 def test_learning_rate_changes_every_step():
-    rates = [trainer.learning_rate(step, 1.0) for step in range(200)]
+    rates = [schedule.learning_rate(step, 1.0) for step in range(200)]
     assert all(a != b for a, b in itertools.pairwise(rates))
-    assert max(rates) == rates[trainer.WARMUP_STEPS - 1] == 1.0
+    assert max(rates) == rates[schedule.WARMUP_STEPS - 1] == 1.0
 
 
 def test_what_a_cpu_cannot_do_says_why():

@@ -1,11 +1,23 @@
 """The corpus: its entropy by formula, by a dense sum and by counting; and bad texts."""
 
+import dataclasses
+import importlib.util
+import sys
+
 import numpy as np
 import pytest
 
 from apexbench.errors import UserError
-from apexbench.transformer.corpus import HELD_OUT, LAMBDA, TRAIN, MarkovCorpus, corpus_for
+from apexbench.transformer.corpus import (
+    HELD_OUT,
+    LAMBDA,
+    TRAIN,
+    MarkovCorpus,
+    Tokenizer,
+    corpus_for,
+)
 from apexbench.transformer.models import PRESETS
+from conftest import require
 
 TINY = PRESETS["tiny"]
 
@@ -82,9 +94,61 @@ def test_bad_texts_are_one_sentence(tmp_path, content, expected):
 
 
 def test_small_vocabulary_cannot_take_bytes(tmp_path):
-    import dataclasses
-
     path = tmp_path / "text.txt"
     path.write_text("x" * 9000)
     with pytest.raises(UserError, match="vocabulary of 256"):
         corpus_for(path, dataclasses.replace(TINY, vocabulary=100))
+
+
+@pytest.fixture
+def pairs(monkeypatch):
+    """tiktoken itself, its one encoding made here: bytes, and pairs of letters as one token."""
+    require(importlib.util.find_spec("tiktoken"), "tiktoken reads texts as tokens")
+    import tiktoken
+
+    ranks = {bytes([value]): value for value in range(256)}
+    ranks |= {bytes([97 + i, 97 + j]): 256 + 26 * i + j for i in range(26) for j in range(26)}
+    encoding = tiktoken.Encoding(
+        "pairs", pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 932}
+    )
+    monkeypatch.setattr(tiktoken, "list_encoding_names", lambda: ["gpt2", "pairs"])
+    monkeypatch.setattr(tiktoken, "get_encoding", {"pairs": encoding}.__getitem__)
+    return encoding
+
+
+LARGE = dataclasses.replace(TINY, vocabulary=1024)
+
+
+def test_text_is_read_through_tiktoken(tmp_path, pairs):
+    path = tmp_path / "text.txt"
+    path.write_text("abcd<|endoftext|>é " * 2000, encoding="utf-8")
+    corpus = corpus_for(path, LARGE, "pairs")
+    tokens = corpus.sequences(TRAIN, 0, 0, 4, 65)
+    assert 256 <= tokens.max() < 932  # pairs, but no special token
+    words = Tokenizer("pairs")
+    assert words.vocabulary == 933
+    assert words.encode("abcd").tolist() == [256 + 1, 256 + 26 * 2 + 3]
+    assert Tokenizer("bytes").encode("é").tolist() == [0xC3, 0xA9]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokenizer", "model", "expected"),
+    [
+        ("ab " * 9000, "pairs", TINY, "is read as pairs and needs a vocabulary of 933"),
+        ("ab " * 900, "pairs", LARGE, "has 1800 tokens of pairs, but .* needs at least 5200"),
+        ("ab " * 9000, "pair", LARGE, "tokenizer is 'pair'; did you mean 'pairs'"),
+        ("ab " * 9000, "gpt2", LARGE, "could not load 'gpt2' .KeyError.: connect once"),
+    ],
+)
+def test_what_tiktoken_cannot_do_is_one_sentence(tmp_path, pairs, text, tokenizer, model, expected):
+    path = tmp_path / "text.txt"
+    path.write_text(text)
+    with pytest.raises(UserError, match=expected):
+        corpus_for(path, model, tokenizer)
+
+
+def test_without_tiktoken_the_sentence_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tiktoken", None)
+    with pytest.raises(UserError, match="needs tiktoken: python -m pip install tiktoken, or set"):
+        Tokenizer("gpt2")
+    assert Tokenizer("bytes").vocabulary == 256

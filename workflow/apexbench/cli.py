@@ -175,6 +175,21 @@ def reference(
     print(keep(results, out))
 
 
+@app.command()
+def recommend(
+    results: Results = Path("results"),
+    model: Annotated[str | None, typer.Option(help="One model of the run; all of them.")] = None,
+    build_minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help="What building Apex takes, where the run has no record of it."),
+    ] = None,
+) -> None:
+    """Say how to train on this GPU: the fastest recipe, its code, and what Apex would cost."""
+    from apexbench.report.recommend import recommend as advise
+
+    print(advise(results, model, build_minutes))
+
+
 @app.command(hidden=True)
 def readme(
     records: Annotated[Path, typer.Option(help="The reference to show.")] = Path(

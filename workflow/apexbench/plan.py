@@ -23,6 +23,7 @@ from apexbench.errors import UserError
 from apexbench.jobs.request import Request, sources
 from apexbench.machine.environment import device_choice, environment
 from apexbench.machine.host import cores
+from apexbench.transformer.recipe import Recipe, recipes_for
 
 SHARED = (
     "python",
@@ -70,11 +71,12 @@ class Plan:
 
     @functools.cached_property
     def models(self) -> dict[str, dict[str, Any]]:
-        """The Transformer's cases by the model's name."""
-        return {
-            case["model"] if isinstance(case["model"], str) else case["model"]["name"]: case
-            for case in self.config.cases("transformer")
-        }
+        """The Transformer's cases by the model's name, ``-x<N>`` behind it on N GPUs."""
+        found = {}
+        for case in self.config.cases("transformer"):
+            name = case["model"] if isinstance(case["model"], str) else case["model"]["name"]
+            found[f"{name}-x{case['gpus']}" if "gpus" in case else name] = case
+        return found
 
     def gpus(self, model: str) -> int:
         """How many GPUs of one node a model's training job needs."""
@@ -107,25 +109,29 @@ class Plan:
 
     def training_request(self, model: str, process: int) -> str:
         """The request of one model in one fresh process."""
-        settings = self.config.transformer
-        seeds = math.ceil(settings["seeds"] / settings["processes"])
+        own = dict(self.models[model])
+        settings = {**self.config.transformer, **own}
         case = {
-            **self.models[model],
+            **{key: value for key, value in own.items() if key in ("model", "recipes", "gpus")},
             "loss_steps": settings["loss_steps"],
-            "seeds": seeds,
+            "seeds": math.ceil(settings["seeds"] / settings["processes"]),
             "corpus": settings["corpus"],
         }
+        if settings["corpus"] is not None:
+            case["tokenizer"] = settings["tokenizer"]
         measuring = {**self.config.measuring, "case_seconds": settings["case_seconds"]}
-        return self._request("transformer", measuring, cases=[case], processes=(process,))
+        cases = divided(case, settings["arms_at_once"])
+        return self._request("transformer", measuring, cases=cases, processes=(process,))
 
     def check_corpus(self) -> None:
         """Read the user's text before any measuring; UserError says what is wrong with it."""
-        if self.config.transformer["corpus"] is not None:
+        settings = self.config.transformer
+        if settings["corpus"] is not None:
             from apexbench.transformer.corpus import corpus_for
             from apexbench.transformer.models import model_config
 
             for case in self.models.values():
-                corpus_for(self.config.transformer["corpus"], model_config(case["model"]))
+                corpus_for(settings["corpus"], model_config(case["model"]), settings["tokenizer"])
 
     def _request(
         self, component: str, measuring: Mapping[str, Any] | None = None, **values: Any
@@ -192,6 +198,23 @@ class Plan:
                 "--",
             ]
         return shlex.join(words)
+
+
+def divided(case: Mapping[str, Any], at_once: int | None) -> list[dict[str, Any]]:
+    """The case, or where it has more than ``at_once`` recipes, as many cases as they need.
+
+    Each holds FP32, or else the first recipe, so that every recipe is paired with the baseline.
+    """
+    labels = [entry.label for entry in recipes_for(case["recipes"])]
+    if at_once is None or len(labels) <= at_once:
+        return [dict(case)]
+    first = Recipe().label if Recipe().label in labels else labels[0]
+    others = [label for label in labels if label != first]
+    step = at_once - 1
+    return [
+        {**case, "recipes": [first, *others[begin : begin + step]], "group": begin // step}
+        for begin in range(0, len(others), step)
+    ]
 
 
 def load(root: Path, overrides: Mapping[str, Any]) -> Plan:

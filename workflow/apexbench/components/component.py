@@ -20,7 +20,7 @@ Missing = tuple[str, str | None]
 Requirement = Callable[[str], Missing | None]
 """``requirement(device)``, device ``cpu`` or ``cuda``: None when met, else (reason, remedy)."""
 
-ROLES = ("default", "eager", "compiled", None)
+ROLES = ("default", "eager", "compiled", "apart", None)
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,10 @@ class Implementation:
 
     ``role`` says which baselines it belongs to: ``default`` (what PyTorch does when nothing is
     asked for; exactly one per component), ``eager`` (another eager torch way), ``compiled``
-    (torch.compile or a CUDA graph of torch), or None (a candidate only). ``kernel`` is a regular
+    (torch.compile or a CUDA graph of torch), None (a candidate only), or ``apart`` (in no verdict:
+    it runs on more than the others do). ``kernel`` is a regular
     expression that one of the CUDA kernels it launches must match: the evidence that it ran and did
-    not fall back to torch.
+    not fall back to torch. ``graphs`` is how many torch.compile makes of it, where it takes part.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Implementation:
     kernel: str | None
     description: str
     build: Callable[..., Any]
+    graphs: int = 1
 
     def missing(self, device: str) -> Missing | None:
         """The first unmet requirement on ``device`` as (reason, remedy), or None."""

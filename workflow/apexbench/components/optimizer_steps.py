@@ -19,6 +19,7 @@ class Compiled:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
+        self.optimizer = optimizer
         self.param_groups = optimizer.param_groups
         self.state = optimizer.state
         self.step = torch.compile(optimizer.step, dynamic=False)

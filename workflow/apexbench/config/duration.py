@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from apexbench.config.settings import Config
+from apexbench.transformer.models import model_config
+from apexbench.transformer.recipe import Recipe, recipes_for
 
 _FLOPS = 1e11
 """Float32 FLOP/s of training on a few cores: an order of magnitude, no measurement."""
-
-_SIZES = {
-    "tiny": (1e5, 1e3),
-    "article": (4e6, 4096),
-    "small": (17e6, 8192),
-    "gpt2-124M": (124e6, 16384),
-    "gpt2-350M": (355e6, 16384),
-    "llama-1B": (1.2e9, 8192),
-    "gpt-1.3B": (1.3e9, 8192),
-}
-"""Parameters and tokens a step, rounded."""
-
-_SET_RECIPES = {"attribution": 6, "best": 1, "tutorial": 1}
-"""Recipes of a named set that need no GPU."""
 
 
 FEWEST_STEPS = 30
 """Steps that a recipe is timed for, even past its budget."""
 
 
-def _size(model: Any) -> tuple[float, float]:
-    if isinstance(model, str):
-        return _SIZES[model]
-    matrices = 12 * model["layers"] * model["d_model"] ** 2 + model["vocabulary"] * model["d_model"]
-    return matrices, model["batch"] * model["sequence"]
+def _runs_here(recipe: Recipe) -> bool:
+    """Whether a CPU can train it."""
+    on_a_gpu = recipe.cudagraph or recipe.cudnn or recipe.flash or recipe.precision == "tf32"
+    return recipe.package == "torch" and not on_a_gpu
 
 
 def cpu_seconds(config: Config) -> float:
-    """Seconds: each case its budget twice (set-up and parity), training by 6 · N FLOPs a token."""
+    """Seconds: each case its budget twice (set-up and parity), training by its FLOPs."""
     cases = sum(len(config.cases(name)) for name in config.components)
     total: float = 2 * cases * config.measuring["case_seconds"] * config.measuring["processes"]
     settings = config.transformer
-    steps = settings["processes"] * FEWEST_STEPS + settings["seeds"] * settings["loss_steps"]
     for case in config.cases("transformer"):
-        recipes = sum(_SET_RECIPES.get(recipe, "apex" not in recipe) for recipe in case["recipes"])
-        parameters, tokens = _size(case["model"])
-        total += recipes * steps * 6 * parameters * tokens / _FLOPS
+        recipes = sum(_runs_here(recipe) for recipe in recipes_for(case["recipes"]))
+        model = model_config(case["model"])
+        steps = settings["processes"] * FEWEST_STEPS
+        steps += settings["seeds"] * case.get("loss_steps", settings["loss_steps"])
+        total += recipes * steps * model.flops_per_token * model.tokens_per_step / _FLOPS
     return total
 
 

@@ -78,11 +78,23 @@ def _why_empty(axes: Sequence[str]) -> str:
     return "grad_scaler: [true] needs float32 in dtypes"
 
 
+OWN = ("arms_at_once", "case_seconds", "loss_steps")
+"""What a further grid of models may set for itself."""
+
+
 def training(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One ``{model, recipes}`` per model of the transformer's settings, recipes merged in order."""
-    recipes: dict[str, tuple[Any, dict[str, None]]] = {}
-    for grid in grids(settings, ("models", "recipes")):
-        for model in grid["models"]:
+    """One case per model and number of GPUs of the transformer's settings, recipes in order.
+
+    A case has ``model``, ``recipes``, ``gpus`` above one, and those of ``OWN`` that the first
+    further grid to name it sets.
+    """
+    cases: dict[tuple[str, int], dict[str, Any]] = {}
+    for part in (settings, *settings.get("also", ())):
+        own = {} if part is settings else {key: part[key] for key in OWN if key in part}
+        gpus = part.get("gpus", settings.get("gpus", 1))
+        for model in part.get("models", settings["models"]):
             name = model["name"] if isinstance(model, dict) else model
-            recipes.setdefault(name, (model, {}))[1].update(dict.fromkeys(grid["recipes"]))
-    return [{"model": model, "recipes": list(names)} for model, names in recipes.values()]
+            new = {"model": model, "recipes": [], **own, **({"gpus": gpus} if gpus > 1 else {})}
+            case = cases.setdefault((name, gpus), new)
+            case["recipes"] += part.get("recipes", settings["recipes"])
+    return [{**case, "recipes": list(dict.fromkeys(case["recipes"]))} for case in cases.values()]

@@ -11,6 +11,7 @@ from apexbench.config import duration, layers, presets, sentences, strict_yaml
 from apexbench.config import schema as schemas
 from apexbench.config.settings import Config
 from apexbench.errors import UserError
+from apexbench.transformer.recipe import recipes_for
 
 
 def load(
@@ -54,6 +55,8 @@ def load(
     config = dataclasses.replace(config, components=narrowed)
     for component in config.components:
         config.cases(component)
+    for path, holder in _holders(dict(config.transformer), "recipes"):
+        recipes_for(holder["recipes"], f"{path}.recipes")
     return dataclasses.replace(config, warnings=_warnings(config))
 
 
@@ -76,14 +79,14 @@ def _config(settings: dict[str, Any]) -> Config:
     return Config(**{**settings, "components": components, "transformer": transformer})
 
 
-def _holders(transformer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The transformer's settings and its further grids, those that list models."""
+def _holders(transformer: dict[str, Any], key: str = "models") -> list[tuple[str, dict[str, Any]]]:
+    """The transformer's settings and its further grids, those that list ``key``."""
     further = [dict(part) for part in transformer.get("also", ())]
     if further:
         transformer["also"] = further
     entries = [("transformer", transformer)]
     entries += [(f"transformer.also[{index}]", part) for index, part in enumerate(further)]
-    return [(path, holder) for path, holder in entries if "models" in holder]
+    return [(path, holder) for path, holder in entries if key in holder]
 
 
 def _model(path: str, model: Any, names: Sequence[str], seen: dict[str, Any]) -> Any:

@@ -52,10 +52,14 @@ def types(schema: Schema) -> tuple[str, ...]:
 
 
 def axes(schema: Schema) -> tuple[str, ...]:
-    """The axes of a grid in their order: what an entry of ``also`` may hold, but no names."""
+    """The axes of a grid in their order: the lists that an entry of ``also`` may hold, no names."""
     also = resolve(schema).get("properties", {}).get("also")
-    keys = also["items"]["properties"] if also else ()
-    return tuple(key for key in keys if key != "implementations")
+    entries = also["items"]["properties"] if also else {}
+    return tuple(
+        key
+        for key, entry in entries.items()
+        if key != "implementations" and "array" in types(resolve(entry))
+    )
 
 
 def component(name: str) -> Schema:

@@ -146,7 +146,8 @@ def measure(
         ],
         seconds={name: round(value, 4) for name, value in running.seconds.items()},
     )
-    verdicts.compare(record, component.baselines(), samples, context.settings)
+    apart = frozenset(entry.name for entry in chosen if entry.role == "apart")
+    verdicts.compare(record, component.baselines(), samples, context.settings, apart)
     return record
 
 
@@ -246,7 +247,7 @@ def _bring_up(
             context.beat.write("parity", entry.name, context.limit_seconds)
             if compiles:
                 cell.compile_seconds = round(first, 3)
-                cell.recompiles = max(0, evidence.graphs_compiled() - graphs - 1)
+                cell.recompiles = max(0, evidence.graphs_compiled() - graphs - entry.graphs)
             cell.parity = workload.check(arm)
         if not cell.parity.passed:
             cell.status, cell.reason = "parity_failed", verdicts.parity_failure(cell.parity)

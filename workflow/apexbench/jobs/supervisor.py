@@ -162,6 +162,16 @@ def _ending(status: int) -> str:
     return f"exit status {status}"
 
 
+def _module(request: Request) -> list[str]:
+    """What measures: one process, or one a GPU where the cases ask for several that are there."""
+    ranks = max((int(case.get("gpus") or 1) for case in request.cases), default=1)
+    if ranks > 1 and request.device == "cuda":
+        from apexbench.machine.gpu import visible_gpus
+
+        ranks = ranks if len(visible_gpus()) >= ranks else 1
+    return ["apexbench.jobs.ranks", str(ranks)] if ranks > 1 else ["apexbench.jobs.worker"]
+
+
 def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | None, Any]:
     """One measuring process; returns its exit status, the case it was at, its last heartbeat."""
     with tempfile.TemporaryDirectory(prefix="apexbench-") as scratch:
@@ -181,7 +191,7 @@ def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | 
             child = subprocess.Popen(
                 [
                     plain_paths.interpreter(Path(scratch)),
-                    *("-m", "apexbench.jobs.worker", str(path)),
+                    *("-m", *_module(job.request), str(path)),
                 ],
                 env=plain_paths.environment(Path(scratch)),
                 stdin=subprocess.DEVNULL,

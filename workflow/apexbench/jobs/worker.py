@@ -26,6 +26,8 @@ class Events:
     """A stream of JSON lines to the supervisor."""
 
     def __init__(self, handle: int):
+        if "LOCAL_RANK" in os.environ:  # torchrun, this process's parent, holds it
+            handle = os.open(f"/proc/{os.getppid()}/fd/{handle}", os.O_WRONLY)
         self._stream = os.fdopen(handle, "w", encoding="utf-8", buffering=1)
 
     def send(self, event: str, **values: Any) -> None:
@@ -45,6 +47,13 @@ def main(path: str) -> int:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s"
     )
+    if threads := os.environ.get("APEXBENCH_THREADS"):
+        os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads))
+    if os.environ.get("RANK", "0") != "0":
+        from apexbench.transformer.distributed import follow
+
+        follow(job["request"]["device"])
+        return 0
     events = Events(job["events"])
     try:
         return _measure(job, events, begin)
@@ -55,9 +64,6 @@ def main(path: str) -> int:
 
 
 def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
-    if threads := os.environ.get("APEXBENCH_THREADS"):
-        os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads))
-
     from apexbench.jobs import case, catalogue, provenance
     from apexbench.jobs.request import Request
     from apexbench.measuring import faults

@@ -50,7 +50,8 @@ class ApexStatus:
     ``modules`` says of each compiled module whether it can be imported (with ``probed`` False:
     whether its file is there); ``errors`` holds the message of each that is there and fails.
     ``architectures`` is the union of ``module_architectures``: "sm_90" for machine code,
-    "compute_90" for PTX. ``remedy`` is the command that leads to a compiled Apex, None when it is.
+    "compute_90" for PTX. ``build_seconds`` is what apex-build.json says. ``remedy`` is the command
+    that leads to a compiled Apex, None when it is.
     """
 
     state: str
@@ -58,6 +59,7 @@ class ApexStatus:
     remedy: str | None = None
     commit: str | None = None
     commit_source: str | None = None
+    build_seconds: float | None = None
     version: str | None = None
     path: str | None = None
     modules: dict[str, bool] = field(default_factory=dict)
@@ -184,6 +186,7 @@ def _status(probing: bool, search_path: tuple[str, ...] | None) -> ApexStatus:
         remedy=_remedy(state, install, capability),
         commit=install.commit,
         commit_source=install.commit_source,
+        build_seconds=install.build.get("seconds"),
         version=install.version,
         path=str(install.path) if install.path else None,
         modules=modules,

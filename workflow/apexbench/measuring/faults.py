@@ -10,6 +10,8 @@ CUDA_FAULT = re.compile(
     r"CUDA error|CUDNN_STATUS_EXECUTION_FAILED|device-side assert", re.IGNORECASE
 )
 
+HOST_MEMORY = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
+
 
 class DeviceLost(Exception):
     """The device context is gone (a sticky CUDA error): the process must end; names the arm."""
@@ -37,8 +39,14 @@ def explain(error: BaseException) -> tuple[str, str, str | None]:
         size = f" when {asked.group(1)} was asked for" if asked else ""
         return (
             "out_of_memory",
-            f"the device's memory ended{size}",
+            ", ".join([f"the device's memory ended{size}", *getattr(error, "__notes__", ())]),
             "use a smaller case or a larger device",
+        )
+    if asked := HOST_MEMORY.search(str(error)):
+        return (
+            "out_of_memory",
+            f"the host's memory ended when {int(asked.group(1)) / 2**30:.2f} GiB was asked for",
+            "use a smaller case",
         )
     if isinstance(error, MemoryError):
         return "out_of_memory", "the host's memory ended", "use a smaller case"

@@ -61,9 +61,13 @@ def sampling(samples: Samples) -> dict[str, Any]:
 
 
 def compare(
-    record: Record, baselines: dict[str, list[str]], samples: dict[str, Samples], settings: Settings
+    record: Record,
+    baselines: dict[str, list[str]],
+    samples: dict[str, Samples],
+    settings: Settings,
+    apart: frozenset[str] = frozenset(),
 ) -> None:
-    """Fill ``record.comparisons`` and ``record.baselines`` from the samples."""
+    """Fill ``record.comparisons`` and ``record.baselines``; those ``apart`` are in no verdict."""
     measured = [cell.implementation for cell in record.cells if cell.status == "ok"]
     for baseline, members in baselines.items():
         present = [name for name in members if name in measured]
@@ -78,7 +82,7 @@ def compare(
             members = [name for name in description["members"] if name in entry.times]
             for candidate in measured:
                 others = [name for name in members if name != candidate]
-                if candidate in entry.times and others:
+                if candidate in entry.times and others and candidate not in apart:
                     record.comparisons.append(
                         compared(entry, quantity, candidate, baseline, others, settings)
                     )

@@ -15,6 +15,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from apexbench.records import Record
 from apexbench.report.cases import Arm, Case
 from apexbench.report.repeats import Estimate, combine, student
 
@@ -49,14 +50,20 @@ def recipe(
     compiled: bool = False,
     cudagraph: bool = False,
 ) -> Arm | None:
-    """The measured arm of a recipe, by its separate fields; None if it is not there."""
-    wanted = (precision, norm, optimizer, compiled, cudagraph)
+    """The measured arm of a recipe with these fields and no other flag; None if it is not there."""
+    wanted = {"compile"} if compiled else set()
+    wanted |= {"cudagraph"} if cudagraph else set()
     for arm in case.arms:
         own = arm.details
         fields = tuple(own.get(name) for name in PIECES)
-        if (*fields, bool(own.get("compile")), bool(own.get("cudagraph"))) == wanted:
+        if fields == (precision, norm, optimizer) and set(flags(arm)) == wanted:
             return arm if case.quantity in arm.times else None
     return None
+
+
+def flags(arm: Arm) -> list[str]:
+    """A recipe's flags, from its label."""
+    return arm.implementation.split("+")[3:]
 
 
 def factor(case: Case, slow: Arm, fast: Arm) -> Estimate:
@@ -103,21 +110,29 @@ def missing_cells(case: Case, precision: str, optimizer: str) -> list[str]:
     return ["+".join(corner) for corner in corners if recipe(case, *corner) is None]
 
 
+BARS = {
+    "compile": "compile",
+    "autotune": "max-autotune",
+    "cudagraph": "CUDA graph",
+    "master": "master weights",
+    "chunked": "chunked loss",
+    "cudnn": "cuDNN attention",
+    "flash": "FlashAttention",
+    "ddp": "data parallel",
+}
+
+
 def extras(case: Case) -> dict[str, Estimate]:
-    """What torch.compile and CUDA graphs add to an equal recipe, where both were timed."""
+    """What a flag (torch.compile, CUDA graph, …) adds to the same recipe without it, if timed."""
+    timed = {arm.implementation: arm for arm in case.arms if case.time(arm) is not None}
     result: dict[str, Estimate] = {}
-    for arm in case.arms:
-        own = arm.details
-        pieces = [str(own.get(name)) for name in PIECES]
-        if own.get("cudagraph"):
-            plain = recipe(case, *pieces, compiled=bool(own.get("compile")))
-            name = f"CUDA graph ({arm.implementation})"
-        elif own.get("compile"):
-            plain, name = recipe(case, *pieces), f"compile ({arm.implementation})"
-        else:
-            continue
-        if plain is not None and case.time(arm) is not None:
-            result[name] = factor(case, plain, arm)
+    for label, arm in timed.items():
+        own = flags(arm) if "precision" in arm.details else []
+        for flag in reversed(own):
+            rest = [name for name in own if name != flag]
+            plain = timed.get("+".join([*label.split("+")[:3], *rest]))
+            if plain is not None:
+                result[f"{BARS.get(flag, flag)} ({label})"] = factor(case, plain, arm)
     return result
 
 
@@ -133,6 +148,43 @@ def _block_medians(samples: list[Array], sampling: object) -> Array:
     return np.array([[np.median(part) for part in row] for row in parts])
 
 
+def _per_call(record: Record, arm: Arm, quantity: str) -> Array | None:
+    """Nanoseconds a call of every window of an arm in one record, if it was timed there."""
+    cell = next((c for c in record.cells if c.implementation == arm.implementation), None)
+    if cell is None or quantity not in cell.quantities:
+        return None
+    found = cell.quantities[quantity]
+    return np.asarray(found.samples, dtype=np.float64) / found.calls_per_sample
+
+
+def _log_medians(case: Case, arms: list[Arm]) -> list[Array]:
+    """Log median time by arm and block, of every record that timed all arms, so that they pair.
+
+    Where none did (a large model's recipes are divided among records), of every process, from the
+    records that hold them: blocks that were not taken in turn are independent of each other.
+    """
+    paired = []
+    apart: dict[int, dict[str, Array]] = {}
+    for record in case.records:
+        samples = [_per_call(record, arm, case.quantity) for arm in arms]
+        sampling = record.sampling.get(case.quantity)
+        if len(known := [entry for entry in samples if entry is not None]) == len(arms):
+            paired.append(np.log(_block_medians(known, sampling)))
+        for arm, entry in zip(arms, samples, strict=True):
+            if entry is not None:
+                medians = np.log(_block_medians([entry], sampling)[0])
+                apart.setdefault(record.process, {}).setdefault(arm.implementation, medians)
+    if paired:
+        return paired
+    whole = [
+        found for found in apart.values() if len(found) == len({a.implementation for a in arms})
+    ]
+    return [
+        np.array([found[arm.implementation][: min(map(len, found.values()))] for arm in arms])
+        for found in whole
+    ]
+
+
 def _estimate(case: Case, arms: list[Arm], value: Callable[[Array], float]) -> Estimate:
     """exp of a linear function of log step times, with its interval.
 
@@ -140,15 +192,7 @@ def _estimate(case: Case, arms: list[Arm], value: Callable[[Array], float]) -> E
     Over processes: as every other estimate of this report.
     """
     estimates = []
-    for record in case.records:
-        samples = []
-        for arm in arms:
-            cell = next((c for c in record.cells if c.implementation == arm.implementation), None)
-            if cell is not None and case.quantity in cell.quantities:
-                samples.append(np.asarray(cell.quantities[case.quantity].samples, dtype=np.float64))
-        if len(samples) < len(arms):
-            continue
-        medians = np.log(_block_medians(samples, record.sampling.get(case.quantity)))
+    for medians in _log_medians(case, arms):
         values = [value(medians[:, block]) for block in range(medians.shape[1])]
         if len(values) < 2:
             estimates.append(Estimate(*(math.exp(values[0]),) * 3))

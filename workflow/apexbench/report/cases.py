@@ -107,7 +107,7 @@ def merge(records: Iterable[Record]) -> list[Case]:
         key = (
             *same,
             *place,
-            digest({name: value for name, value in record.config.items() if name != "process"}),
+            digest({k: v for k, v in record.config.items() if k not in _divides(record)}),
             digest(record.environment),
         )
         groups.setdefault(key, []).append(record)
@@ -117,6 +117,11 @@ def merge(records: Iterable[Record]) -> list[Case]:
         _case(sorted(group, key=lambda record: record.process), _mark(key[3:5], places[key[:3]]))
         for key, group in groups.items()
     ]
+
+
+def _divides(record: Record) -> tuple[str, ...]:
+    """Keys that tell records of one case apart: process, and the group of a model's recipes."""
+    return ("process", "group", "recipes") if "group" in record.config else ("process",)
 
 
 def _mark(place: tuple[str, str], places: list[tuple[str, str]]) -> str:
@@ -193,6 +198,8 @@ def _parity_error(cells: Iterable[Cell]) -> float | None:
 
 
 def _measure(arm: Arm, good: list[tuple[Record, Cell]]) -> None:
+    # An arm of several groups counts once a process: the first group's samples are its own.
+    good = list({record.process: (record, cell) for record, cell in reversed(good)}.values())[::-1]
     confidence = good[0][0].confidence
     for quantity in dict.fromkeys(name for _, cell in good for name in cell.quantities):
         entries = [cell.quantities[quantity] for _, cell in good if quantity in cell.quantities]

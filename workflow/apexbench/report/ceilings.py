@@ -68,7 +68,7 @@ def share(case: Case, arm: Arm, quantity: str, ceilings: Ceilings) -> float | No
 
 
 def utilization(case: Case, arm: Arm, count: str, ceilings: Ceilings) -> float | None:
-    """Model FLOPs utilization: ``count`` FLOPs a token × tokens/s over the matmul ceiling."""
+    """Model FLOPs utilization: ``count`` FLOPs a token × tokens/s over the GPUs' matmul ceiling."""
     time, flops = arm.times.get("step_time"), arm.details.get(count)
     tokens = arm.details.get("tokens_per_step")
     name = MATMUL.get(str(arm.details.get("precision")))
@@ -77,7 +77,8 @@ def utilization(case: Case, arm: Arm, count: str, ceilings: Ceilings) -> float |
         return None
     if not isinstance(flops, int | float) or not isinstance(tokens, int | float):
         return None
-    return flops * tokens / time.value * 1e9 / ceiling.per_second
+    gpus = arm.details.get("gpus", 1)
+    return flops * tokens / time.value * 1e9 / (ceiling.per_second * gpus)
 
 
 def no_share(case: Case) -> str:

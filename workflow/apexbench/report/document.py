@@ -15,6 +15,7 @@ from apexbench.report import (
     counts,
     fastest,
     figures,
+    gpus,
     methods,
     numbers,
     provenance,
@@ -125,6 +126,7 @@ def _section(
         leads.append("No case of this component was configured, so nothing was measured.")
     if component == "transformer":
         leads += _separate_bars(cases)
+        leads += gpus.sentences(cases)
     compared = component not in ("transformer", "ceiling")
     sentences, title, rows = work.least(cases if compared else [])
     leads += sentences

@@ -42,8 +42,20 @@ NAMES: dict[str, dict[str, str]] = {
 }
 _OPTIMIZERS = {
     "default": "torch AdamW",
+    "forloop": "torch AdamW(foreach=False)",
     "fused": "torch AdamW(fused=True)",
+    "compiled": "compiled torch AdamW",
     "apex": "FusedAdam",
+}
+_FLAGS = {
+    "compile": "torch.compile",
+    "autotune": "max-autotune",
+    "cudagraph": "CUDA graph",
+    "master": "master weights",
+    "chunked": "chunked loss",
+    "cudnn": "cuDNN attention",
+    "flash": "FlashAttention",
+    "ddp": "data parallel",
 }
 _NORMS = {"apex": "Apex's norm"}
 
@@ -73,7 +85,6 @@ def recipe(arm: Arm) -> str:
     details = arm.details
     optimizer = str(details.get("optimizer"))
     parts = [_NORMS.get(str(details.get("norm")), ""), _OPTIMIZERS.get(optimizer, optimizer)]
-    parts += ["torch.compile"] if details.get("compile") else []
-    parts += ["CUDA graph"] if details.get("cudagraph") else []
+    parts += [_FLAGS.get(flag, flag) for flag in arm.implementation.split("+")[3:]]
     text = f"the {details['precision']} recipe ({', '.join(filter(None, parts))})"
     return text if len(text) <= 120 else text[:119] + "…"

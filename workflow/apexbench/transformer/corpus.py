@@ -16,12 +16,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from apexbench.errors import UserError
-from apexbench.transformer.models import ModelConfig
+from apexbench.transformer.models import ModelConfig, nearest
 
 LAMBDA = 0.9
 ROTATION = (5**0.5 - 1) / 2
@@ -30,6 +31,7 @@ TRAIN, HELD_OUT = 0, 1
 LEAST_SEQUENCES = 80
 HELD_OUT_PART = 10
 BYTES = 256
+BYTE_TOKENS = "bytes"
 
 Tokens = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -106,41 +108,88 @@ class MarkovCorpus(Corpus):
         return np.ascontiguousarray(result.T)
 
 
-class TextCorpus(Corpus):
-    """A UTF-8 text, one token a byte: random crops, the last tenth held out.
+class Tokenizer:
+    """How a text becomes tokens: its bytes, or an encoding of tiktoken by name.
 
-    Raises UserError, before anything is measured, if the file is missing, not UTF-8 or too short
-    for 80 sequences of ``length`` bytes, or if the model's vocabulary has not 256 tokens.
+    Raises UserError where tiktoken is not installed, does not know the name, or cannot fetch it.
     """
 
-    def __init__(self, path: str | Path, model: ModelConfig):
-        path = Path(path)
-        try:
-            raw = path.read_bytes()
-            raw.decode("utf-8")
-        except OSError as error:
+    def __init__(self, name: str, key: str = "tokenizer"):
+        self.name, self._encoding = name, None if name == BYTE_TOKENS else _encoding(name, key)
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that a text may hold."""
+        return BYTES if self._encoding is None else int(self._encoding.n_vocab)
+
+    def encode(self, text: str) -> Tokens:
+        """Tokens of a text; what looks like a special token is ordinary text."""
+        if self._encoding is None:
+            return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64)
+        return np.asarray(self._encoding.encode_ordinary(text), dtype=np.int64)
+
+
+def _encoding(name: str, key: str) -> Any:
+    try:
+        import tiktoken
+    except ImportError as error:
+        raise UserError(
+            f"{key} is '{name}', which needs tiktoken: python -m pip install tiktoken, or set "
+            f"{key}: {BYTE_TOKENS}."
+        ) from error
+    if name not in tiktoken.list_encoding_names():
+        names = [BYTE_TOKENS, *tiktoken.list_encoding_names()]
+        raise UserError(f"{key} is '{name}'; {nearest(name, names)}")
+    try:
+        return tiktoken.get_encoding(name)
+    except Exception as error:  # its download raises what its HTTP library does
+        raise UserError(
+            f"{key}: tiktoken could not load '{name}' ({type(error).__name__}): connect once, "
+            f"set TIKTOKEN_CACHE_DIR to a folder that holds it, or set {key}: {BYTE_TOKENS}."
+        ) from error
+
+
+def read_text(path: Path) -> str:
+    """The text; UserError if the file is missing or not UTF-8."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise UserError(
+            f"corpus: {path} cannot be read ({error.strerror}): name a text file, or null for "
+            "the generated corpus."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"corpus: {path} is not UTF-8 (byte {error.start}): convert it, for instance with "
+            f"iconv -f latin1 -t utf-8."
+        ) from error
+
+
+class TextCorpus(Corpus):
+    """A UTF-8 text: random crops, the last tenth held out.
+
+    Raises UserError, before anything is measured, if the file is missing, not UTF-8 or too short
+    for 80 sequences of the model's, or if the model's vocabulary cannot hold the tokenizer's.
+    """
+
+    def __init__(self, path: str | Path, model: ModelConfig, tokenizer: str = BYTE_TOKENS):
+        text, words = read_text(Path(path)), Tokenizer(tokenizer)
+        if model.vocabulary < words.vocabulary:
+            how = "byte by byte" if tokenizer == BYTE_TOKENS else f"as {tokenizer}"
             raise UserError(
-                f"corpus: {path} cannot be read ({error.strerror}): name a text file, or null for "
-                "the generated corpus."
-            ) from error
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"corpus: {path} is not UTF-8 (byte {error.start}): convert it, for instance with "
-                f"iconv -f latin1 -t utf-8."
-            ) from error
-        if model.vocabulary < BYTES:
-            raise UserError(
-                f"corpus: {path} is read byte by byte and needs a vocabulary of {BYTES}, but the "
-                f"model '{model.name}' has {model.vocabulary}: set vocabulary to {BYTES}."
+                f"corpus: {path} is read {how} and needs a vocabulary of {words.vocabulary}, but "
+                f"the model '{model.name}' has {model.vocabulary}: use a model of your own with "
+                f"vocabulary: {words.vocabulary}."
             )
+        tokens = words.encode(text)
         least = LEAST_SEQUENCES * (model.sequence + 1)
-        if len(raw) < least:
+        if len(tokens) < least:
+            unit = "bytes" if tokenizer == BYTE_TOKENS else f"tokens of {tokenizer}"
             raise UserError(
-                f"corpus: {path} has {len(raw)} bytes, but the model '{model.name}' with sequences "
-                f"of {model.sequence} needs at least {least}: give a longer text or set a shorter "
-                "sequence."
+                f"corpus: {path} has {len(tokens)} {unit}, but the model '{model.name}' with "
+                f"sequences of {model.sequence} needs at least {least}: give a longer text or set "
+                "a shorter sequence."
             )
-        tokens = np.frombuffer(raw, dtype=np.uint8)
         cut = len(tokens) - len(tokens) // HELD_OUT_PART
         self.splits = {TRAIN: tokens[:cut], HELD_OUT: tokens[cut:]}
 
@@ -151,6 +200,8 @@ class TextCorpus(Corpus):
         return np.asarray(tokens[starts[:, None] + np.arange(length)], dtype=np.int64)
 
 
-def corpus_for(path: str | Path | None, model: ModelConfig) -> Corpus:
+def corpus_for(path: str | Path | None, model: ModelConfig, tokenizer: str = BYTE_TOKENS) -> Corpus:
     """The user's text, or the generated corpus; UserError as :class:`TextCorpus`."""
-    return MarkovCorpus(model.vocabulary) if path is None else TextCorpus(path, model)
+    if path is None:
+        return MarkovCorpus(model.vocabulary)
+    return TextCorpus(path, model, tokenizer)

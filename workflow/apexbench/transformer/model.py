@@ -1,7 +1,7 @@
 """The Transformer of every recipe: a pre-norm decoder on one page.
 
-Shapes: B sequences of T tokens, width d, h heads of width d/h. The norm comes from outside, so that
-a recipe swaps it without touching the model; attention is PyTorch's scaled_dot_product_attention.
+Shapes: B sequences of T tokens, width d, h heads of width d/h. Norm, attention and loss come from
+outside, so that a recipe swaps them without touching the model.
 """
 
 from __future__ import annotations
@@ -16,15 +16,27 @@ from torch import Tensor, nn
 from apexbench.transformer.models import ModelConfig
 
 NormFactory = Callable[[], nn.Module]
+Attend = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+Loss = Callable[[Tensor, nn.Linear, Tensor], Tensor]
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Softmax attention of (B, h, T, d/h), in the kernel that PyTorch chooses."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+def cross_entropy(x: Tensor, head: nn.Linear, targets: Tensor) -> Tensor:
+    """Mean in nats a token of (N, d) through ``head``, at least in float32; ``targets`` is (N,)."""
+    logits = head(x)
+    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets)
 
 
 class Attention(nn.Module):
     """Multi-head self-attention of (B, T, d)."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, attend: Attend):
         super().__init__()
-        self.heads = config.heads
-        self.causal = config.causal
+        self.heads, self.causal, self.attend = config.heads, config.causal, attend
         self.qkv = nn.Linear(config.d_model, 3 * config.d_model, bias=config.bias)
         self.out = nn.Linear(config.d_model, config.d_model, bias=config.bias)
 
@@ -33,7 +45,7 @@ class Attention(nn.Module):
         q, k, v = self.qkv(x).view(B, T, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
         if rotation is not None:
             q, k = rotate(q, *rotation), rotate(k, *rotation)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        y = self.attend(q, k, v, self.causal)
         return self.out(y.transpose(1, 2).reshape(B, T, d))
 
 
@@ -65,10 +77,10 @@ class SwiGLU(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + ffn(norm(x))."""
 
-    def __init__(self, config: ModelConfig, norm: NormFactory):
+    def __init__(self, config: ModelConfig, norm: NormFactory, attend: Attend):
         super().__init__()
         self.norm1 = norm()
-        self.attention = Attention(config)
+        self.attention = Attention(config, attend)
         self.norm2 = norm()
         self.ffn = SwiGLU(config) if config.ffn == "swiglu" else Gelu(config)
 
@@ -80,14 +92,20 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Decoder of ``config``; ``norm()`` builds each of its 2·L + 1 norms."""
 
-    def __init__(self, config: ModelConfig, norm: NormFactory):
+    def __init__(
+        self,
+        config: ModelConfig,
+        norm: NormFactory,
+        attend: Attend = attention,
+        loss: Loss = cross_entropy,
+    ):
         super().__init__()
-        self.vocabulary = config.vocabulary
+        self.loss = loss
         self.embedding = nn.Embedding(config.padded_vocabulary, config.d_model)
         self.positions = None
         if config.positions == "learned":
             self.positions = nn.Parameter(torch.empty(config.sequence, config.d_model))
-        self.blocks = nn.ModuleList(Block(config, norm) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config, norm, attend) for _ in range(config.layers))
         self.norm = norm()
         self.head = nn.Linear(config.d_model, config.padded_vocabulary, bias=False)
         if config.tied:
@@ -106,8 +124,7 @@ class Transformer(nn.Module):
         rotation = (self.cosine, self.sine) if self.rotary else None
         for block in self.blocks:
             x = block(x, rotation)
-        logits = self.head(self.norm(x))
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return self.loss(self.norm(x).flatten(0, 1), self.head, targets.flatten())
 
     @torch.no_grad()
     def initialise(self, seed: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from apexbench.errors import UserError
 
-VOCABULARY_MULTIPLE = 64
+VOCABULARY_MULTIPLE = 128
 FFN_MULTIPLE = 64
 
 
@@ -19,8 +19,9 @@ class ModelConfig:
     """A pre-norm Transformer decoder and the batch it trains on.
 
     ``batch`` sequences of ``sequence`` tokens make a step. ``vocabulary`` is what the corpus uses;
-    the embedding and the head are padded to a multiple of 64, for every recipe alike. ``ffn_width``
-    0 means 4 d_model, or 8/3 d_model rounded up to 64 for SwiGLU, which has three matrices.
+    the embedding and the head are padded to a multiple of 128, for every recipe alike.
+    ``ffn_width`` 0 means 4 d_model, or 8/3 d_model rounded up to 64 for SwiGLU, which has three
+    matrices.
     ``bias`` is the biases of the linear layers. ``learning_rate`` is the schedule's peak.
     """
 
@@ -154,6 +155,8 @@ PRESETS = {
             learning_rate=3e-4,
         ),
         _gpt("gpt-1.3B", 24, 2048, 16, sequence=2048, batch=4, learning_rate=2e-4),
+        # The same at the batch of a training run, which FP32 has no memory for.
+        _gpt("gpt-1.3B-b16", 24, 2048, 16, sequence=2048, batch=16, learning_rate=2e-4),
         _ladder("5M", 4, 256, 4, 1e-3),
         _ladder("14M", 6, 384, 6, 1e-3),
         _ladder("30M", 8, 512, 8, 1e-3),

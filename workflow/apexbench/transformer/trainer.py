@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,15 @@ from apexbench.components.optimizer_steps import set_lr
 from apexbench.measuring.arms import Arm, Unsupported
 from apexbench.transformer import pieces, precision
 from apexbench.transformer.batches import Batches
+from apexbench.transformer.capture import CapturedStep
+from apexbench.transformer.compiling import compiled
+from apexbench.transformer.master import Master
 from apexbench.transformer.model import Transformer
 from apexbench.transformer.models import ModelConfig
 from apexbench.transformer.progress import Progress
 from apexbench.transformer.recipe import Recipe
+from apexbench.transformer.schedule import learning_rate
 
-WARMUP_STEPS = 20
-CAPTURE_WARMUP = 3
 WINDOW_NS = 200_000_000
 DETAIL_CALLS = 25
 PARITY_SCALE = 2.0**10
@@ -28,22 +31,19 @@ PARITY_SCALE = 2.0**10
 
 @dataclass(frozen=True)
 class Shared:
-    """What all recipes of a case train on from one seed; ``loss_steps`` 0 asks no held-out loss."""
+    """What all recipes of a case train on from one seed; ``loss_steps`` 0 asks no held-out loss.
+
+    ``config.batch`` sequences make a step, taken in ``micro_batches`` equal parts whose gradients
+    add up. ``graph_pool`` is the memory that the CUDA graphs of a case share.
+    """
 
     config: ModelConfig
     weights: dict[str, Tensor]
     batches: Batches
     device: str
     loss_steps: int = 0
-
-
-def learning_rate(step: int, peak: float) -> float:
-    """Linear warm-up, then inverse square root: it changes at every step and needs no horizon.
-
-    Vaswani et al., arXiv:1706.03762, section 5.3.
-    """
-    done = step + 1
-    return peak * min(done / WARMUP_STEPS, math.sqrt(WARMUP_STEPS / done))
+    micro_batches: int = 1
+    graph_pool: Any = None
 
 
 class TrainingArm(Arm):
@@ -63,41 +63,47 @@ class TrainingArm(Arm):
                 "use bf16",
             )
         self.recipe, self.shared, self.device = recipe, shared, shared.device
-        self.model = self._model()
+        with sized(shared.config):
+            self.model = pieces.build_model(shared.config, recipe, self.device)
+            self.model.load_state_dict(shared.weights)
+            self.optimizer = pieces.build_optimizer(recipe, self.model, shared.config.learning_rate)
         self._graph: CapturedStep | None = None
-        self.forward = torch.compile(self.model, dynamic=False) if recipe.compile else self.model
-        self.optimizer = pieces.build_optimizer(
-            recipe.optimizer, self.model, shared.config.learning_rate, recipe.cudagraph
-        )
-        self.scaler = torch.amp.GradScaler(shared.device) if recipe.precision == "fp16" else None
+        self.forward: Callable[[Tensor, Tensor], Tensor] = self.model
+        if recipe.compile:
+            self.forward = compiled(self.model, recipe.autotune)
+        self.scaler = self.new_scaler() if recipe.precision == "fp16" else None
         self.synchronises = self.scaler is not None
         # One step between two synchronisations hides none of the host's work behind the device's,
         # as training does: on a GPU a window holds several.
         self.window_ns = WINDOW_NS if shared.device == "cuda" else None
         self.progress = Progress(shared.batches.seed)
-        self._pending: list[tuple[Tensor, Tensor | None]] = []
+        self.pending: list[tuple[Tensor, Tensor | None]] = []
         self._window: list[tuple[Tensor, float]] = []
-
-    def _model(self) -> Transformer:
-        dtype = str(precision.MATMUL[self.recipe.precision]).removeprefix("torch.")
-        config = self.shared.config
-        with torch.device(self.device):
-            model = Transformer(config, pieces.norm_factory(config, self.recipe.norm, dtype))
-        model.load_state_dict(self.shared.weights)
-        return model
 
     def restart(self, shared: Shared) -> None:
         """Begin again from another seed, in place, so that captured graphs stay valid."""
         self.shared, self.progress = shared, Progress(shared.batches.seed)
-        self.model.load_state_dict(shared.weights)
+        self._load_first()
         forget(self.optimizer)
         if self.scaler is not None:
-            self.scaler = torch.amp.GradScaler(self.device)
+            self.scaler = self.new_scaler()
+
+    def new_scaler(self) -> torch.amp.GradScaler:
+        """A GradScaler as PyTorch sets it up."""
+        return torch.amp.GradScaler(self.device)
+
+    def _load_first(self) -> None:
+        """Put the first weights back, in place; master weights get every bit of them."""
+        if isinstance(self.optimizer, Master):
+            self.optimizer.load(self.model, self.shared.weights)
+        else:
+            self.model.load_state_dict(self.shared.weights)
 
     def prepare(self, calls: int) -> None:
         precision.set_tf32(self.recipe.precision == "tf32")
         if self.recipe.cudagraph and self._graph is None:
-            self._graph = CapturedStep(self)
+            with sized(self.shared.config):
+                self._graph = CapturedStep(self)
             self.finish()
         peak, first = self.shared.config.learning_rate, self.progress.steps
         self._window = [
@@ -112,41 +118,54 @@ class TrainingArm(Arm):
 
     def call(self, index: int) -> None:
         batch, rate = self._window[index]
-        if self._graph is not None:
-            self._pending.append((self._graph.replay(batch, rate), None))
-        else:
-            self._pending.append(self._step(batch, rate))
+        with sized(self.shared.config):
+            if self._graph is not None:
+                self.pending.append((self._graph.replay(batch, rate), None))
+            else:
+                self.pending.append(self._step(batch, rate))
 
-    def loss(self, batch: Tensor) -> Tensor:
-        """Forward in the recipe's precision, compiled where the recipe is."""
-        with precision.autocast(self.recipe.precision, self.device):
-            loss: Tensor = self.forward(batch[0], batch[1])
-        return loss
+    def parts(self, batch: Tensor) -> tuple[Tensor, ...]:
+        """The micro-batches of (2, B, T) that this process takes."""
+        return batch.chunk(self.shared.micro_batches, dim=1)
+
+    def share(self, loss: Tensor) -> Tensor:
+        """What one part's mean loss adds to the whole batch's."""
+        return loss if self.shared.micro_batches == 1 else loss / self.shared.micro_batches
+
+    def backward(self, batch: Tensor, scale: Callable[[Tensor], Tensor]) -> Tensor:
+        """Gradients of ``scale(loss)`` into .grad; returns the mean loss of ``parts``, unread."""
+        losses = []
+        for part in self.parts(batch):
+            with precision.autocast(self.recipe.precision, self.device):
+                loss = self.forward(part[0], part[1])
+            losses.append(loss.detach())
+            scale(self.share(loss)).backward()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     def _step(self, batch: Tensor, rate: float) -> tuple[Tensor, Tensor | None]:
         """One step without a graph: the loss, and GradScaler's inf flag where there is one."""
         set_lr(self.optimizer, rate)
-        return self._update(batch)
+        return self.update(batch)
 
-    def _update(self, batch: Tensor) -> tuple[Tensor, Tensor | None]:
-        loss = self.loss(batch)
+    def update(self, batch: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Forward, backward, optimizer step: what one step does at the rate that is set."""
         skipped = None
         if self.scaler is None:
-            loss.backward()
+            loss = self.backward(batch, lambda loss: loss)
             self.optimizer.step()
         else:
-            self.scaler.scale(loss).backward()
+            loss = self.backward(batch, self.scaler.scale)
             self.scaler.step(self.optimizer)
             skipped = found_inf(self.scaler, self.optimizer)
             self.scaler.update()
         self.model.zero_grad()  # to None; FusedAdam's own takes no set_to_none
-        return loss.detach(), skipped
+        return loss, skipped
 
     def finish(self) -> None:
-        pending, self._pending, self._window = self._pending, [], []
+        pending, self.pending, self._window = self.pending, [], []
         if not pending:
             return
-        losses = torch.stack([loss for loss, _ in pending]).tolist()
+        losses = self.mean(torch.stack([loss for loss, _ in pending])).tolist()
         flags = [flag for _, flag in pending if flag is not None]
         skipped = (
             [value > 0 for value in torch.stack(flags).tolist()] if flags else [False] * len(losses)
@@ -157,6 +176,10 @@ class TrainingArm(Arm):
         if 0 < self.shared.loss_steps <= progress.steps and progress.held_out_loss is None:
             progress.held_out_loss = self.evaluate(self.shared.batches.held_out)
             progress.held_out_step = progress.steps
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """Losses of the whole batch from those of this process's part."""
+        return losses
 
     def train_to(self, steps: int, alive: Callable[[], None] = lambda: None) -> None:
         """Train on until ``steps`` steps are done in all, calling ``alive`` now and then."""
@@ -174,7 +197,11 @@ class TrainingArm(Arm):
         """Mean loss in nats a token of (n, 2, B, T), in the recipe's precision, not compiled."""
         precision.set_tf32(self.recipe.precision == "tf32")
         with precision.autocast(self.recipe.precision, self.device):
-            losses = [self.model(batch[0], batch[1]).double() for batch in batches]
+            losses = [
+                Transformer.forward(self.model, part[0], part[1]).double()
+                for batch in batches
+                for part in batch.chunk(self.shared.micro_batches, dim=1)
+            ]
         return float(torch.stack(losses).mean())
 
     def gradients(self, batch: Tensor) -> tuple[float, list[Tensor]]:
@@ -184,11 +211,15 @@ class TrainingArm(Arm):
         kept = [parameter.detach().clone() for parameter in parameters]
         self.model.load_state_dict(self.shared.weights)
         scale = 1.0 if self.scaler is None else PARITY_SCALE
-        loss = self.loss(batch)
-        gradients = torch.autograd.grad(loss * scale, parameters)
+        with sized(self.shared.config):
+            loss = self.mean(self.backward(batch, lambda loss: loss * scale))
+        gradients = [
+            parameter.grad / scale for parameter in parameters if parameter.grad is not None
+        ]
+        self.model.zero_grad()
         with torch.no_grad():
             torch._foreach_copy_(parameters, kept)
-        return float(loss.detach()), [gradient / scale for gradient in gradients]
+        return float(loss), gradients
 
     def replay_error(self, steps: int = 10) -> float | None:
         """Largest relative difference of loss between replays and the same steps without a graph.
@@ -207,8 +238,20 @@ class TrainingArm(Arm):
         return error if math.isfinite(error) else None
 
     def close(self) -> None:
-        self._graph = self._pending = self._window = None  # type: ignore[assignment]
+        self._graph = self.pending = self._window = None  # type: ignore[assignment]
         self.model = self.forward = self.optimizer = self.scaler = None  # type: ignore[assignment]
+
+
+@contextmanager
+def sized(config: ModelConfig) -> Any:
+    """Let an out-of-memory error say which step it was that had no room."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        error.add_note(
+            f"training {config.name} with {config.batch} sequences of {config.sequence} tokens"
+        )
+        raise
 
 
 def found_inf(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> Tensor | None:
@@ -230,41 +273,3 @@ def forget(optimizer: Any) -> None:
             step.zero_()
         elif step is not None:
             group["step"] = 0
-
-
-class CapturedStep:
-    """A whole training step in one CUDA graph; batch and learning rate come from outside.
-
-    Before the capture the arm trains ``CAPTURE_WARMUP`` ordinary steps on a side stream, as
-    PyTorch's notes on CUDA graphs ask; they count as steps.
-    """
-
-    def __init__(self, arm: TrainingArm):
-        self.batch = arm.shared.batches.train(0).clone()
-        self.optimizer = arm.optimizer
-        peak = arm.shared.config.learning_rate
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            done = arm.progress.steps
-            for step in range(done, done + CAPTURE_WARMUP):
-                self._set(arm.shared.batches.train(step), learning_rate(step, peak))
-                arm._pending.append(arm._update(self.batch))
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_reserved()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.loss, _ = arm._update(self.batch)
-        self.pool_bytes = torch.cuda.memory_reserved() - before
-
-    def _set(self, batch: Tensor, rate: float) -> None:
-        self.batch.copy_(batch)
-        set_lr(self.optimizer, rate)
-
-    def replay(self, batch: Tensor, rate: float) -> Tensor:
-        """One step; returns its loss, unread."""
-        self._set(batch, rate)
-        self.graph.replay()
-        return self.loss.clone()

@@ -2,12 +2,16 @@
 
 Config of a case: ``model`` (a preset's name or a mapping), ``recipes`` (labels or names of sets),
 ``loss_steps`` (training steps before the held-out loss; 0 for none), ``seeds`` (how many runs of
-``loss_steps``; the first is the timed one, so that its steps are not trained twice) and ``corpus``
-(null or a path).
+``loss_steps``; the first is the timed one, so that its steps are not trained twice), ``corpus``
+(null or a path), ``tokenizer`` of a text, and ``gpus``. With N GPUs a step is of N of the model's
+batches: each recipe takes them in turn on one GPU, and its ``+ddp`` form all at once, so that the
+ratio of their times over N is the efficiency. ``group`` numbers the records among which the
+recipes of a large model are divided.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -20,11 +24,11 @@ from torch.utils.checkpoint import checkpoint
 
 from apexbench.components import requirements
 from apexbench.components.component import Case, Component, Implementation
-from apexbench.measuring.arms import Arm, Workload
+from apexbench.measuring.arms import Arm, Unsupported, Workload
 from apexbench.records import Check, Parity, Work
-from apexbench.transformer import pieces, precision, recipe
+from apexbench.transformer import distributed, pieces, precision, recipe
 from apexbench.transformer.batches import Batches
-from apexbench.transformer.corpus import corpus_for
+from apexbench.transformer.corpus import BYTE_TOKENS, corpus_for
 from apexbench.transformer.model import Transformer
 from apexbench.transformer.models import ModelConfig, model_config
 from apexbench.transformer.progress import thinned
@@ -47,14 +51,20 @@ class TransformerWorkload(Workload):
     cold_cache = False
 
     def __init__(self, case: Case, device: str, seed: int):
-        self.config: ModelConfig = model_config(case["model"])
+        model = model_config(case["model"])
+        self.gpus = int(case.get("gpus") or 1)
+        self.config: ModelConfig = dataclasses.replace(model, batch=self.gpus * model.batch)
         self.loss_steps = int(case.get("loss_steps") or 0)
         self.seeds = [seed + SEED_STRIDE * run for run in range(int(case.get("seeds") or 1))]
         self.device = device
-        self.corpus = corpus_for(case.get("corpus"), self.config)
-        # Compiled models share one code object: an earlier case's graphs count against its limit.
-        torch._dynamo.reset()
+        self.corpus = corpus_for(
+            case.get("corpus"), self.config, case.get("tokenizer") or BYTE_TOKENS
+        )
+        self.world = distributed.world(device, self.gpus)
+        if self.world is not None:
+            self.world.tell("case", dict(case), seed)
         self._shared: dict[int, Shared] = {}
+        self._graph_pool = torch.cuda.graph_pool_handle() if device == "cuda" else None
         self.alive: Callable[[], None] = lambda: None
         self.work = Work(
             None,
@@ -64,7 +74,16 @@ class TransformerWorkload(Workload):
         )
 
     def arm(self, implementation: Implementation) -> TrainingArm:
-        return TrainingArm(implementation.build(self.config), self.shared(self.seeds[0]))
+        chosen: Recipe = implementation.build(self.config)
+        shared = self.shared(self.seeds[0])
+        if not chosen.ddp:
+            return TrainingArm(chosen, shared)
+        if self.world is None:
+            raise Unsupported(
+                f"needs {self.gpus} GPUs, which this run has not",
+                "run on a machine with that many, or set gpus lower",
+            )
+        return distributed.DistributedArm(chosen, shared, self.world)
 
     def shared(self, seed: int) -> Shared:
         """First weights and batches of ``seed``, the same for every recipe."""
@@ -73,7 +92,15 @@ class TransformerWorkload(Workload):
             model.initialise(seed)
             weights = {name: value.cpu() for name, value in model.state_dict().items()}
             batches = Batches(self.corpus, self.config, self.device, seed)
-            self._shared[seed] = Shared(self.config, weights, batches, self.device, self.loss_steps)
+            self._shared[seed] = Shared(
+                self.config,
+                weights,
+                batches,
+                self.device,
+                self.loss_steps,
+                micro_batches=self.gpus,
+                graph_pool=self._graph_pool,
+            )
         return self._shared[seed]
 
     def check(self, arm: Arm) -> Parity:
@@ -97,8 +124,7 @@ class TransformerWorkload(Workload):
         return Parity(all(check.passed for check in checks), PARITY_FORMULA, checks)
 
     def _plain(self) -> Transformer:
-        with torch.device(self.device):
-            return Transformer(self.config, pieces.norm_factory(self.config, "torch", "float32"))
+        return pieces.build_model(self.config, Recipe(), self.device)
 
     @cached_property
     def _reference(self) -> tuple[float, list[Tensor]]:
@@ -133,6 +159,8 @@ class TransformerWorkload(Workload):
             "optimizer": chosen.optimizer,
             "compile": chosen.compile,
             "cudagraph": chosen.cudagraph,
+            "flags": chosen.flags,
+            "gpus": self.gpus if chosen.ddp else 1,
             "tokens_per_step": config.tokens_per_step,
             "parameters": config.parameters(),
             "matmul_parameters": config.matmul_parameters,
@@ -171,13 +199,18 @@ class RecipeComponent(Component):
     """A component whose implementations are all recipes; a case names those it wants."""
 
     def names(self, case: Case, wanted: list[str] | None) -> list[str]:
-        labels = [entry.label for entry in recipe.recipes_for(case["recipes"])]
+        chosen = recipe.recipes_for(case["recipes"])
+        if int(case.get("gpus") or 1) > 1:
+            chosen = [form for entry in chosen for form in recipe.on_several_gpus(entry)]
+        labels = dict.fromkeys(entry.label for entry in chosen)
         return [label for label in labels if wanted is None or label in wanted]
 
 
 def label(case: Case) -> str:
-    """The model's name, and the text's where there is one."""
+    """The model's name, the number of GPUs above one, and the text's name where there is one."""
     name = model_config(case["model"]).name
+    if (gpus := int(case.get("gpus") or 1)) > 1:
+        name += f" on {gpus} GPUs"
     return f"{name} on {Path(case['corpus']).name}" if case.get("corpus") else name
 
 
@@ -187,18 +220,19 @@ def implementation(chosen: Recipe) -> Implementation:
     optimizer = pieces.optimizer_implementation(chosen.optimizer, captured=False)
     assert optimizer is not None
     needs = [*norm.requires, *optimizer.requires]
-    if chosen.compile:
+    if chosen.compile and requirements.compiler not in needs:
         needs.append(requirements.compiler)
-    if chosen.cudagraph:
+    if chosen.cudagraph or chosen.cudnn or chosen.flash:
         needs.append(requirements.cuda)
     return Implementation(
         name=chosen.label,
         package=chosen.package,
         role=chosen.role,
         requires=tuple(needs),
-        kernel=norm.kernel or optimizer.kernel,
+        kernel=norm.kernel or optimizer.kernel or ("triton_" if chosen.compile else None),
         description=chosen.description,
         build=lambda config: chosen,
+        graphs=chosen.compile + (chosen.optimizer == "compiled"),
     )
 
 

@@ -1,0 +1,198 @@
+"""Which recipe to train with on this GPU, lines to paste, what Apex costs. No torch here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from apexbench.errors import UserError
+from apexbench.report import evidence, loss_gate, numbers
+from apexbench.report.attribution import factor
+from apexbench.report.cases import Arm, Case, merge
+from apexbench.report.recipe_code import lines
+from apexbench.report.repeats import Estimate, verdict
+from apexbench.transformer.models import model_config, nearest
+from apexbench.transformer.recipe import Recipe, parse
+
+MARGIN = 0.01
+KINDS = {False: "without torch.compile", True: "with torch.compile or a CUDA graph"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What having Apex costs: seconds to build it, bytes of the image; None where not recorded."""
+
+    seconds: float | None
+    image_bytes: int | None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.seconds is not None:
+            parts.append(f"{numbers.significant(self.seconds / 60)} minutes to build")
+        if self.image_bytes is not None:
+            parts.append(f"an image of {numbers.memory(self.image_bytes)}")
+        return " and ".join(parts) or "a build whose time this run did not record"
+
+
+def cost(results: Path, machine: dict[str, Any], build_minutes: float | None) -> Cost:
+    """From image.json or machine.json of the run; ``build_minutes`` overrules both."""
+    path = results / "image.json"
+    try:
+        image = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:
+        raise UserError(
+            f"{path} is not valid JSON: remove it and build the image again."
+        ) from error
+    seconds = (image.get("apex") or {}).get("seconds")
+    if seconds is None:
+        seconds = (machine.get("apex") or {}).get("build_seconds")
+    if build_minutes is not None:
+        seconds = 60 * build_minutes
+    return Cost(seconds, image.get("size_bytes"))
+
+
+def recommend(results: Path, model: str | None = None, build_minutes: float | None = None) -> str:
+    """The recommendation for each model of a run, or the one named; UserError if there is none."""
+    found = evidence.load(results)
+    cases = [
+        case
+        for case in merge(found.records)
+        if case.component == "transformer" and "gpus" not in case.config
+    ]
+    if not cases:
+        raise UserError(
+            f"{results} holds no training records: run `make report` first, or name a run with "
+            "--results, such as results/reference/nvidia-h200."
+        )
+    names = [case.name for case in cases]
+    if model is not None and model not in names:
+        raise UserError(f"{results} has no model named '{model}'; {nearest(model, names)}")
+    price = cost(results, found.machine, build_minutes)
+    return "\n\n".join(_case(case, price) for case in cases if model in (None, case.name))
+
+
+def _case(case: Case, price: Cost) -> str:
+    text = [_title(case)]
+    for compiled in (False, True):
+        text += _kind(case, compiled, price)
+    return "\n".join(text)
+
+
+def _title(case: Case) -> str:
+    place = case.provenance
+    tokens = next((arm.details["tokens_per_step"] for arm in case.arms
+                   if "tokens_per_step" in arm.details), None)  # fmt: skip
+    step = f", {tokens:,} tokens a step" if tokens else ""
+    return f"{case.name} on {case.device[0]} (torch {place.get('torch')}{step})"
+
+
+def _kind(case: Case, compiled: bool, price: Cost) -> list[str]:
+    arms = [arm for arm in case.arms if _eligible(case, arm) and _is_compiled(arm) == compiled]
+    torch, apex = _fastest(case, arms, False), _fastest(case, arms, True)
+    winner, why = torch, [_without(case, compiled)]
+    if apex is not None:
+        why, worth = _apex(case, torch, apex, price)
+        winner = apex if worth else torch
+    if winner is None:
+        worse = [a for a in case.arms if case.time(a) is not None and _is_compiled(a) == compiled]
+        said = f"none of {numbers.plural(len(worse), 'recipe')} learns as well as FP32"
+        return [f"  {KINDS[compiled]}: {said if worse else 'not measured'}."]
+    time = case.time(winner)
+    assert time is not None
+    head = (
+        f"  {KINDS[compiled]}: {winner.implementation}, {_ms(time)} a step{_saving(case, winner)}."
+    )
+    kind = model_config(case.config["model"]).norm
+    code = lines(parse(winner.implementation), str(case.provenance["device"]), kind)
+    return [head, *(f"    {line}" for line in why), *(f"      {line}".rstrip() for line in code)]
+
+
+def _eligible(case: Case, arm: Arm) -> bool:
+    """Whether an arm was timed and is not known to learn worse than FP32."""
+    gate = loss_gate.judge(case, arm)
+    return case.time(arm) is not None and (gate is None or gate.verdict != loss_gate.DIVERGED)
+
+
+def _is_compiled(arm: Arm) -> bool:
+    recipe = parse(arm.implementation)
+    return recipe.compile or recipe.cudagraph or recipe.optimizer == "compiled"
+
+
+def _fastest(case: Case, arms: Sequence[Arm], is_apex: bool) -> Arm | None:
+    """The arm of least median time, or the simplest of those that it is not shown to beat."""
+    timed = {arm.implementation: time.value for arm in arms
+             if arm.is_apex == is_apex and (time := case.time(arm)) is not None}  # fmt: skip
+    own = sorted((arm for arm in arms if arm.implementation in timed), key=_simplicity)
+    if not own:
+        return None
+    first = min(own, key=lambda arm: timed[arm.implementation])
+    for arm in own:
+        ratio = factor(case, arm, first)
+        if arm is first or (ratio.value <= 1 + MARGIN and verdict(ratio, MARGIN) != "faster"):
+            return arm
+    return first
+
+
+def _simplicity(arm: Arm) -> tuple[bool, int]:
+    """Without GradScaler first, then with the fewest choices that are not torch's defaults."""
+    recipe, plain = parse(arm.implementation), Recipe()
+    changed = (recipe.norm != plain.norm) + (recipe.optimizer != plain.optimizer)
+    return recipe.precision == "fp16", changed + len(recipe.flags)
+
+
+def _without(case: Case, compiled: bool) -> str:
+    """Why no recipe with Apex stands beside torch's."""
+    lost = [arm for arm in case.arms if arm.is_apex and _is_compiled(arm) == compiled]
+    if not lost:
+        return "No recipe with Apex is in this run."
+    return f"Apex's {lost[0].implementation} is {lost[0].status}: {lost[0].reason}."
+
+
+def _saving(case: Case, arm: Arm) -> str:
+    """What the arm saves a step against FP32 with torch's default AdamW."""
+    default = case.arm(Recipe().label)
+    slow = case.time(default) if default else None
+    fast = case.time(arm)
+    if default is None or slow is None or fast is None or arm is default:
+        return ", which is torch's default" if arm is default else ""
+    ratio = factor(case, default, arm)
+    return (
+        f", {numbers.significant((slow.value - fast.value) / 1e6)} ms less than torch's default "
+        f"({default.implementation}, {_ms(slow)}; "
+        f"{numbers.ratio(ratio.value, ratio.low, ratio.high)})"
+    )
+
+
+def _apex(case: Case, torch: Arm | None, apex: Arm, price: Cost) -> tuple[list[str], bool]:
+    """What Apex brings over torch's fastest of the same kind, and whether it is worth building."""
+    if torch is None:
+        return [f"Only Apex's recipe {apex.implementation} was measured so."], True
+    ratio = factor(case, torch, apex)
+    told = verdict(ratio, MARGIN)
+    said = (
+        f"Apex's fastest, {apex.implementation}, is {told} against {torch.implementation}: "
+        f"{numbers.ratio(ratio.value, ratio.low, ratio.high)}"
+    )
+    if told != "faster":
+        return [f"{said}. No gain to pay for {price}."], False
+    slow, fast = case.time(torch), case.time(apex)
+    assert slow is not None
+    assert fast is not None
+    said += f", {numbers.significant((slow.value - fast.value) / 1e6)} ms a step less."
+    return [said, _break_even(ratio, price)], True
+
+
+def _break_even(ratio: Estimate, price: Cost) -> str:
+    """Hours of training after which the time saved is the build's: build / (1 - 1/ratio)."""
+    if price.seconds is None:
+        return f"Apex costs {price}: give --build-minutes for its break-even."
+    hours = [price.seconds / 3600 / (1 - 1 / r) for r in (ratio.value, ratio.high, ratio.low)]
+    value, low, high = (numbers.significant(hour) for hour in hours)
+    return f"Apex costs {price}: paid back after {value} hours of training [{low}, {high}]."
+
+
+def _ms(time: Estimate) -> str:
+    return numbers.time(time.value, time.low, time.high)
