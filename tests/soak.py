@@ -212,10 +212,10 @@ Snakemake is at work. {machine}, Python {python}, on a machine that had other wo
 - **{runs} consecutive runs** in one folder, each of which measures again (commit `{runs_commit}`):
   after each one no process and no temporary file is left. {runs_verdict}
 - **One job of {job} cases** (commit `{job_commit}`). {job_verdict}
-- **{kills} runs killed at random moments** by SIGKILL, SIGTERM or SIGINT, sent to Snakemake or to all
-  of its processes (commit `{kills_commit}`): the same command then ends with the records of an
-  undisturbed run, keeps those that were there, and leaves no process. Half-written files left, which
-  a later run sweeps: {halves}. {kills_verdict}
+- **{kills} runs killed at random moments** by SIGKILL, SIGTERM or SIGINT, sent to Snakemake or to
+  all of its processes (commit `{kills_commit}`): the same command then ends with the records of an
+  undisturbed run, keeps those that were there, and leaves no process. Half-written files left,
+  which a later run sweeps: {halves}. {kills_verdict}
 
 | part | what | first fifth | last fifth | largest |
 |---|---|---|---|---|
