@@ -34,6 +34,8 @@ WITH_TORCH := $(if $(filter 0,$(TORCH)),,.venv/.installed-torch-$(TORCH_VERSION)
 # What .venv holds and nothing else: no module of the caller's.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 export PYTHONNOUSERSITE := 1
+# Snakemake needs a cache of its own and cannot start where HOME is read-only.
+SNAKEMAKE := XDG_CACHE_HOME="$$PWD/.snakemake/cache" $(BIN)/python -m snakemake
 
 .DELETE_ON_ERROR:
 .PHONY: help report slurm test soak install reference paper doctor lint lock clean
@@ -54,13 +56,13 @@ help:
 install: $(BASE) $(WITH_TORCH)
 
 report: install
-	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m snakemake --cores 1 $(SNAKEMAKE_FLAGS)
+	@PATH="$$PWD/$(BIN):$$PATH" $(SNAKEMAKE) --cores 1 $(SNAKEMAKE_FLAGS)
 	@printf 'report: %s\n' "$$PWD/results/report.html"
 
 # The login node has no GPU, the nodes have: torch's CUDA build, from pip's own index.
 slurm: TORCH_INDEX :=
 slurm: install $(WITH_SLURM)
-	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m snakemake --workflow-profile '$(PROFILE)' $(SNAKEMAKE_FLAGS)
+	@PATH="$$PWD/$(BIN):$$PATH" $(SNAKEMAKE) --workflow-profile '$(PROFILE)' $(SNAKEMAKE_FLAGS)
 	@printf 'report: %s\n' "$$PWD/results/report.html"
 
 test: $(BASE) $(WITH_TORCH) $(DEV)

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -41,10 +42,10 @@ def role(command: list[str]) -> str | None:
 
 @dataclass
 class Peaks:
-    """The most memory (bytes, resident) and open files of each role, sampled while a run goes."""
+    """The most memory (bytes, resident) of each role, and its open files at every look."""
 
     memory: dict[str, int] = field(default_factory=dict)
-    files: dict[str, int] = field(default_factory=dict)
+    files: dict[str, list[int]] = field(default_factory=dict)
 
     def look(self, folder: Path) -> None:
         """Take every process of the run in ``folder`` into account."""
@@ -60,7 +61,7 @@ class Peaks:
             if name is not None:
                 size = pages * os.sysconf("SC_PAGE_SIZE")
                 self.memory[name] = max(self.memory.get(name, 0), size)
-                self.files[name] = max(self.files.get(name, 0), opened)
+                self.files.setdefault(name, []).append(opened)
 
 
 def watched(folder: Path, action: Callable[[], None], every: float = 0.2) -> Peaks:
@@ -91,10 +92,16 @@ def unfinished(project: Project) -> int:
     return sum(1 for _ in (project.folder / "results").rglob(".writing-*"))
 
 
-def compare(values: list[float], of: Callable[[list[float]], float]) -> tuple[float, float]:
-    """The first and the last fifth, each by its median or its largest."""
+def compare(values: list[float]) -> tuple[float, float]:
+    """Medians of the first and the last fifth."""
     fifth = max(1, len(values) // 5)
-    return of(values[:fifth]), of(values[-fifth:])
+    return statistics.median(values[:fifth]), statistics.median(values[-fifth:])
+
+
+def cpu_seconds() -> float:
+    """What the processes that this one started and waited for have used so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @dataclass
@@ -107,10 +114,8 @@ class Soak:
 
     def growth(self, what: str, series: dict[str, list[float]], allowed: float) -> None:
         """Note the first and the last fifth of every role; a fault where it grew more."""
-        # A moment with some more files open (a pipe to a child) is not seen in every run.
-        of = max if "files" in what else statistics.median
         for name, values in sorted(series.items()):
-            first, last = compare(values, of)
+            first, last = compare(values)
             self.figures[f"{what} of {name}"] = [round(v, 1) for v in (first, last, max(values))]
             if last > first * (1 + allowed):
                 self.faults.append(f"{what} of {name} grew from {first:g} to {last:g}")
@@ -129,21 +134,21 @@ class Soak:
         seconds = []
         for number in range(count):
             self.project.configure(toy_config("a", "b") + f"seed: {number}\n")
-            begin = time.monotonic()
+            begin = cpu_seconds()
             peaks = watched(self.project.folder, lambda: self._run())
-            seconds.append(time.monotonic() - begin)
+            seconds.append(cpu_seconds() - begin)
             for name, value in peaks.memory.items():
                 memory.setdefault(name, []).append(value / 2**20)
-            for name, value in peaks.files.items():
-                files.setdefault(name, []).append(value)
+            for name, seen in peaks.files.items():
+                files.setdefault(name, []).append(statistics.median(seen))
             if self.project.index()["measured"] != 2:
                 self.faults.append(f"run {number} did not measure")
             self.left_over(f"run {number}")
             print(f"run {number + 1} of {count}: {seconds[-1]:.1f} s", flush=True)
-        self.growth("runs: MiB", memory, MOST_GROWTH)
-        self.growth("runs: open files", files, 0.0)
-        self.growth("runs: seconds", {"a run": seconds}, 0.5)
-        self.figures["runs"] = count
+        self.growth("MiB", memory, MOST_GROWTH)
+        self.growth("open files", files, 0.0)
+        self.growth("CPU seconds", {"a run": seconds}, 0.25)
+        self.figures["count"] = count
 
     def _run(self) -> None:
         done = self.project.run(TARGET)
@@ -165,14 +170,14 @@ class Soak:
                 for name in ("measure", "worker", "snakemake", "exec"):
                     if name in peaks.memory:
                         memory.setdefault(name, []).append(peaks.memory[name] / 2**20)
-                        files.setdefault(name, []).append(peaks.files[name])
+                        files.setdefault(name, []).extend(peaks.files[name])
             time.sleep(0.5)
         told, _ = running.communicate()
         if running.returncode != 0 or len(self.project.records()) != cases:
             self.faults.append(f"the long job: {told[-2000:]}")
-        self.growth("long job: MiB", memory, MOST_GROWTH)
-        self.growth("long job: open files", files, 0.0)
-        self.figures["long job: cases"] = cases
+        self.growth("MiB", memory, MOST_GROWTH)
+        self.growth("open files", files, 0.0)
+        self.figures["count"] = cases
         self.left_over("long job")
 
     def kills(self, seeds: int, make: Callable[[str], Project]) -> None:
@@ -192,58 +197,76 @@ class Soak:
             halves += unfinished(project)
             print(f"kill {seed + 1} of {seeds}: {said}", flush=True)
         self.figures |= {
-            "kills: seeds": seeds,
-            "kills: seconds of an undisturbed run": round(expected.seconds, 1),
-            "kills: half-written files left, swept later": halves,
+            "count": seeds,
+            "seconds of an undisturbed run": round(expected.seconds, 1),
+            "half-written files": halves,
         }
 
 
 PAGE = """\
 # Soak
-What `make soak` measured: {runs} consecutive runs in one folder that each measure again, one job
-of {cases} cases, and {seeds} runs that were killed at random moments and resumed, each compared
-with an undisturbed run. It uses the tests' toy component, so that nothing but apexbench and
-Snakemake is at work. Commit `{commit}`, {machine}, Python {python}, {minutes} minutes, on a machine
-that had other work too. `make soak SOAK_FLAGS='--out docs'` writes this page.
+What `make soak` measured. It uses the tests' toy component, so that nothing but apexbench and
+Snakemake is at work. {machine}, Python {python}, on a machine that had other work too.
+`make soak SOAK_FLAGS='--out docs'` writes this page.
 
-| what | first fifth | last fifth | largest |
-|---|---|---|---|
+- **{runs} consecutive runs** in one folder, each of which measures again (commit `{runs_commit}`):
+  after each one no process and no temporary file is left. {runs_verdict}
+- **One job of {job} cases** (commit `{job_commit}`). {job_verdict}
+- **{kills} runs killed at random moments** by SIGKILL, SIGTERM or SIGINT, sent to Snakemake or to
+  all of its processes (commit `{kills_commit}`): the same command then ends with the records of an
+  undisturbed run, keeps those that were there, and leaves no process. Half-written files left,
+  which a later run sweeps: {halves}. {kills_verdict}
+
+| part | what | first fifth | last fifth | largest |
+|---|---|---|---|---|
 {rows}
 
-Memory (resident, MiB) and seconds are medians, open files the largest number. The worker holds the
-buffer that empties the CPU's cache between windows. Half-written files that kills left: {halves}; a
-later run sweeps them. A process or temporary file that an undisturbed run leaves is a fault.
-
-{verdict}
+Memory is the most that is resident in MiB (the worker holds the buffer that empties the CPU's cache
+between windows); each number is a median over runs, or over the length of the long job.
 """
 
 
 def page(result: dict[str, Any]) -> str:
     """The figures as a page of docs/."""
-    figures = dict(result["figures"])
-    series = {name: value for name, value in figures.items() if isinstance(value, list)}
-    rows = [f"| {name} | {' | '.join(f'{v:g}' for v in value)} |" for name, value in series.items()]
-    faults = [f"- {fault}" for fault in result["faults"]]
+    parts, words = result["parts"], {}
+    rows = []
+    for name, part in parts.items():
+        series = {key: value for key, value in part["figures"].items() if isinstance(value, list)}
+        for what, value in series.items():
+            rows.append(f"| {name} | {what} | {' | '.join(f'{v:g}' for v in value)} |")
+        words |= {
+            name: part["figures"]["count"],
+            f"{name}_commit": part["commit"],
+            f"{name}_verdict": " ".join(["Faults:", *part["faults"]])
+            if part["faults"]
+            else "No fault.",
+        }
+    halves = parts["kills"]["figures"]["half-written files"]
     return PAGE.format(
-        runs=figures.get("runs", 0),
-        cases=figures.get("long job: cases", 0),
-        seeds=figures.get("kills: seeds", 0),
-        halves=figures.get("kills: half-written files left, swept later", 0),
         rows="\n".join(rows),
-        verdict="\n".join(["Faults:", "", *faults] if faults else ["No fault was found."]),
-        **{name: result[name] for name in ("commit", "machine", "python", "minutes")},
+        halves=halves,
+        machine=result["machine"],
+        python=result["python"],
+        **words,
     )
 
 
 def main() -> int:
-    """Run all of it; prints the page of figures."""
+    """Run all of it or some parts; writes the figures and the page when asked."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["runs", "job", "kills"])
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=50)
-    parser.add_argument("--out", type=Path, help="a folder for soak.json and soak.md")
+    parser.add_argument("--out", type=Path, help="a folder whose soak.json and soak.md to renew")
     given = parser.parse_args()
-    begin = time.monotonic()
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    commit = subprocess.run(asked, capture_output=True, text=True).stdout.strip() or "n/a"
+    result: dict[str, Any] = {"parts": {}}
+    if given.out and (given.out / "soak.json").is_file():
+        result = json.loads((given.out / "soak.json").read_text(encoding="utf-8"))
+    result["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
+    result["python"] = platform.python_version()
     with tempfile.TemporaryDirectory(prefix="soak-") as place:
         python = python_with_toy(Path(place) / "python")
 
@@ -254,25 +277,21 @@ def main() -> int:
             project.environment["TMPDIR"] = str(scratch)
             return project
 
-        soak = Soak(make("runs"))
-        soak.runs(given.runs)
-        soak.long_job(given.cases)
-        soak.kills(given.seeds, make)
-    commit = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
-    result = {
-        "commit": subprocess.run(commit, capture_output=True, text=True).stdout.strip()
-        or "unknown",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
-        "python": platform.python_version(),
-        "minutes": round((time.monotonic() - begin) / 60, 1),
-        "figures": soak.figures,
-        "faults": soak.faults,
-    }
-    print(page(result))
+        for name in given.parts:
+            soak = Soak(make(name))
+            {
+                "runs": lambda soak=soak: soak.runs(given.runs),
+                "job": lambda soak=soak: soak.long_job(given.cases),
+                "kills": lambda soak=soak: soak.kills(given.seeds, make),
+            }[name]()
+            part = {"commit": commit, "figures": soak.figures, "faults": soak.faults}
+            result["parts"][name] = part
+            print(name, json.dumps(part, indent=1), flush=True)
     if given.out:
         (given.out / "soak.json").write_text(json.dumps(result, indent=1) + "\n")
-        (given.out / "soak.md").write_text(page(result))
-    return 1 if soak.faults else 0
+        if {"runs", "job", "kills"} <= set(result["parts"]):
+            (given.out / "soak.md").write_text(page(result))
+    return 1 if any(result["parts"][name]["faults"] for name in given.parts) else 0
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ def test_a_page_names_tests_files_and_pages_that_exist(page):
     assert set(re.findall(r"`(test_\w+)`", text)) <= TESTS
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / link).exists(), link
-    for path in re.findall(r"`((?:results|profiles|docs|workflow|tests)/[^`*<…]+)`", text):
+    for path in re.findall(
+        r"`((?:results/reference|profiles|docs|workflow|tests)/[^`*<…]+)`", text
+    ):
         assert (ROOT / path).exists(), path
 
 

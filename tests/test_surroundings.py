@@ -32,6 +32,8 @@ def run(tmp_path_factory):
     for name in ("HOME", "LANG", "LANGUAGE", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
         project.environment.pop(name, None)
     project.environment |= {
+        "HOME": "/proc",  # where nobody can write
+        "XDG_CACHE_HOME": str(project.folder / ".snakemake/cache"),  # as the Makefile sets it
         "LC_ALL": "C",
         "PYTHONPATH": str(evil),
         "PYTHONUSERBASE": str(evil),
@@ -73,6 +75,7 @@ def test_a_clock_that_was_set_back_costs_no_measurement(run):
     for path in (project.folder / "results").rglob("*"):
         os.utime(path, (tomorrow, tomorrow))
     kept = set(project.records())
+    del project.environment["HOME"], project.environment["XDG_CACHE_HOME"]
     project.configure(toy_config("a", HOSTILE, "c"))
     done = project.run("results/summary.csv")
     assert done.returncode == 0, done.stdout
@@ -89,3 +92,15 @@ def test_no_shared_memory_is_needed(root):
         check=False,
     )
     assert listed.stdout == ""
+
+
+def test_make_gives_snakemake_a_cache_that_needs_no_home(root):
+    told = subprocess.run(
+        ["make", "--dry-run", "report"],
+        cwd=root,
+        env={**os.environ, "HOME": "/proc"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert 'XDG_CACHE_HOME="$PWD/.snakemake/cache"' in told.stdout

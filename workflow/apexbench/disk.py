@@ -88,8 +88,8 @@ def check_folder(project: Path) -> None:
 def check_space(*folders: Path) -> None:
     """Refuse to begin on a disk that is about to be full: UserError names it."""
     for folder in folders:
-        free = shutil.disk_usage(folder).free
-        if free < LEAST_FREE_BYTES:
+        total, _, free = shutil.disk_usage(folder)
+        if total and free < LEAST_FREE_BYTES:  # some network file systems do not tell: all zero
             raise UserError(
                 f"{folder} is on a disk with {free >> 20} MiB free, and a run needs at least "
                 f"{LEAST_FREE_BYTES >> 20} MiB: free some space, then run the same command again."

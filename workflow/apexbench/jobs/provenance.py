@@ -87,11 +87,7 @@ def gpu(request: Request) -> dict[str, Any]:
             "or run where nvidia-smi lists one."
         )
     first = visible[0]
-    if request.gpu_model is not None:
-        wanted = [request.gpu_model]
-    else:
-        counted = str(request.environment.get("gpus") or "")
-        wanted = [entry.partition("x ")[2] for entry in filter(None, counted.split(", "))]
+    wanted = request.gpu_names()
     if wanted and first.name not in wanted:
         raise UserError(
             f"the run was planned for {' or '.join(wanted)} but {allocation.node()} has "

@@ -60,6 +60,13 @@ class Request:
         """The request as canonical JSON: a Snakemake param, and what ``parse`` reads."""
         return records.canonical(asdict(self))
 
+    def gpu_names(self) -> list[str]:
+        """The models that it was planned for, as the driver names them; none where unknown."""
+        if self.gpu_model is not None:
+            return [self.gpu_model]
+        counted = str(self.environment.get("gpus") or "")  # "2x NVIDIA H200, 1x …"
+        return [entry.partition("x ")[2] for entry in filter(None, counted.split(", "))]
+
     def expanded(self) -> list[dict[str, Any]]:
         """The cases, in order."""
         if self.grid is None:

@@ -104,13 +104,13 @@ def _find_done(job: Job, tasks: list[Task]) -> None:
 
 def _is_of(record: records.Record, task: Task, request: Request) -> bool:
     """Whether a record says of itself what its name promises: the case, and the same machine."""
-    gpu = request.environment.get("gpus") if request.device == "cuda" else None
+    gpus = request.gpu_names() if request.device == "cuda" else []
     return (
         (record.key, record.component) == (task.key, request.component)
         and (record.config, record.process) == (task.case, task.process)
         and record.environment == request.environment
         and record.provenance["device"] == request.device
-        and (gpu is None or str(record.provenance.get("device_name")) in gpu)
+        and (not gpus or record.provenance.get("device_name") in gpus)
     )
 
 
