@@ -42,7 +42,7 @@ def python(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def faulty(slurm, python, tmp_path_factory):
-    """A run with one job beyond its time limit and one to be cancelled, under way meanwhile."""
+    """A run with one job cancelled and one that will pass its time limit, under way meanwhile."""
     made = SlurmProject(
         tmp_path_factory.mktemp("faulty") / "bench", python, "  toy_b:\n    runtime: 1\n"
     )
@@ -51,7 +51,9 @@ def faulty(slurm, python, tmp_path_factory):
     kept, held = {"name": "kept"}, {"name": "held", "hold": str(hold)}
     made.measure(toy_a=[kept], toy_b=[kept, held], toy_c=[kept, held])
     running = made.start()
-    yield made, hold, running
+    cancelled = made.wait_until_held("toy_c")
+    ask("scancel", cancelled)
+    yield made, hold, running, cancelled
     if running.poll() is None:
         os.killpg(running.pid, signal.SIGKILL)
 
@@ -174,9 +176,7 @@ def test_a_cancelled_run_cancels_its_jobs_and_a_killed_one_is_taken_over(slurm, 
 
 
 def test_a_job_over_its_limit_and_a_cancelled_one_are_named_and_resumed(faulty):
-    project, hold, running = faulty
-    cancelled = project.wait_until_held("toy_c")
-    ask("scancel", cancelled)
+    project, hold, running, cancelled = faulty
     told = running.communicate(timeout=240)[0]
     assert running.returncode != 0
     late = next(job for job, rule in project.jobs("TIMEOUT").items() if rule == "toy_b")
@@ -203,3 +203,21 @@ def test_a_job_over_its_limit_and_a_cancelled_one_are_named_and_resumed(faulty):
     assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
     assert not (project.folder / "results/lost.json").exists()
     assert json.loads((project.folder / "results/summary.json").read_text())["rows"]
+
+
+@pytest.mark.soak
+def test_the_whole_preset_quick_goes_through_slurm(slurm, tmp_path):
+    project = SlurmProject(tmp_path / "bench", Path(sys.executable))
+    project.edit({"  mem_mb: 300 ": "  mem_mb: 4000 ", "    mem_mb: 300\n": "    mem_mb: 4000\n"})
+    project.configure("report: {reference: false}\n")
+    done = project.run(timeout=3600)
+    assert done.returncode == 0, done.stdout
+    jobs = project.jobs("COMPLETED")
+    found = set()
+    for index in records.indexes(project.folder / "results"):
+        for record in records.read_index(index):
+            assert jobs[record.provenance["slurm_job"]] == record.component
+            found.add(record.component)
+    assert found >= {"ceiling", "optimizer", "layer_norm", "rms_norm", "amp", "transformer"}
+    assert set(jobs.values()) == found | {"machine"}
+    assert (project.folder / "results/report.pdf").read_bytes().startswith(b"%PDF")
