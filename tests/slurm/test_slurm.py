@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,12 +11,14 @@ from pathlib import Path
 
 import lab
 import pytest
+import slurm_toys
 from cluster import SlurmProject, Watcher, ask, python_with_toys
 
 from apexbench import records
 from conftest import require
 
 CASES = [{"name": "a"}, {"name": "b"}]
+INDEXES = ["--", *(f"results/records/{name}/index.json" for name in slurm_toys.NAMES)]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def faulty(slurm, python, tmp_path_factory):
     hold.touch()
     kept, held = {"name": "kept"}, {"name": "held", "hold": str(hold)}
     made.measure(toy_a=[kept], toy_b=[kept, held], toy_c=[kept, held])
-    running = made.start()
+    running = made.start(*INDEXES)
     cancelled = made.wait_until_held("toy_c")
     ask("scancel", cancelled)
     yield made, hold, running, cancelled
@@ -195,14 +196,13 @@ def test_a_job_over_its_limit_and_a_cancelled_one_are_named_and_resumed(faulty):
     kept = {path: path.stat().st_mtime_ns for path in project.folder.rglob("toy_*-kept-*.json")}
     assert len(kept) == 3
     hold.unlink()
-    resumed = project.run()
+    resumed = project.run(*INDEXES)
     assert resumed.returncode == 0, resumed.stdout
     for name in ("toy_b", "toy_c"):
         assert project.index(name)["measured"] == 1
         assert len(project.records(name)) == 2
     assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
     assert not (project.folder / "results/lost.json").exists()
-    assert json.loads((project.folder / "results/summary.json").read_text())["rows"]
 
 
 @pytest.mark.soak
