@@ -90,6 +90,7 @@ def test_every_measuring_job_went_through_slurm(finished):
             assert place["slurm_gpus"] in {"0", "1", "2", "3"}
     page = (project.folder / "results/report.html").read_text()
     assert "Slurm jobs" in page
+    assert (project.folder.parent / "scratch/apexbench/native").is_dir()
 
 
 def test_what_the_login_node_cannot_know_is_asked_on_the_node(finished):
