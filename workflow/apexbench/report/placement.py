@@ -59,6 +59,7 @@ def _spread(model: str, records: Sequence[Record]) -> str | None:
     return (
         f"{counted} measured this run: {where}. Every case ran whole in one job, on one GPU (or "
         "data-parallel on several of one node): no ratio or interval mixes two jobs, a share of a "
-        "ceiling uses the ceiling of the same node, and a case that several measured is shown once for each. Only counts of "
-        f"verdicts and trends over sizes speak of several {model} together."
+        "ceiling uses the ceiling of the same node, and a case that several measured is shown "
+        f"once for each. Only counts of verdicts and trends over sizes speak of several {model} "
+        "together."
     )
