@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
 from apexbench import owner, plan as plans
 
-PLAN = plans.load(Path(workflow.basedir), config)
+PLAN = plans.load(Path(workflow.basedir), config, in_job=workflow.remote_exec)
 APEXBENCH = PLAN.command()
 MEASURE = PLAN.command(measuring=True)
 

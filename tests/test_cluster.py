@@ -339,7 +339,7 @@ def test_a_run_spread_over_nodes_is_reported_whole_and_says_so():
     assert model == records[0].provenance["device_name"]
     (note,) = notes
     assert "node1 (1 record) and node2 (1 record)" in note
-    assert "no ratio or interval mixes two" in note
+    assert "no ratio or interval mixes two jobs" in note
     other = factory.amp(provenance=factory.provenance(device_name="Other GPU", node="node3"))
     _, notes = placement.choose(Evidence(Path("x"), [*records, *other]))
     assert len(notes) == 2

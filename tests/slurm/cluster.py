@@ -62,14 +62,19 @@ class SlurmProject(Project):
         self.profile = self.folder / "profiles/slurm/config.yaml"
         # One lock a GPU in place of the CPU's, so that jobs on several pretended GPUs can overlap.
         locks = f"{folder.parent}/locks-\\$CUDA_VISIBLE_DEVICES"
+        scratch = f"{folder.parent}/scratch"
         self.edit(
             EDITS
             | {
-                "# precommand: export APEXBENCH_SCRATCH=/scratch/$USER/apexbench": "precommand: "
-                f"mkdir -p {locks} && export APEXBENCH_LOCK_DIR={locks}",
+                "# precommand: >-\n#   mkdir -p /scratch/$USER/tmp &&\n#   export TMPDIR=": "pre"
+                f"command: >-\n  mkdir -p {scratch}/tmp {locks} &&\n"
+                f"  export APEXBENCH_LOCK_DIR={locks} TMPDIR=",
+                "#   APPTAINER_CACHEDIR=": "  APPTAINER_CACHEDIR=",
                 "set-resources:\n": f"set-resources:\n{resources}",
             }
         )
+
+        self.profile.write_text(self.profile.read_text().replace("/scratch/$USER", scratch))
 
     def edit(self, changes: dict[str, str]) -> None:
         """Change lines of the profile, each of which must be there once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,12 +11,14 @@ from pathlib import Path
 
 import lab
 import pytest
+import slurm_toys
 from cluster import SlurmProject, Watcher, ask, python_with_toys
 
 from apexbench import records
 from conftest import require
 
 CASES = [{"name": "a"}, {"name": "b"}]
+INDEXES = ["--", *(f"results/records/{name}/index.json" for name in slurm_toys.NAMES)]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def python(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def faulty(slurm, python, tmp_path_factory):
-    """A run with one job beyond its time limit and one to be cancelled, under way meanwhile."""
+    """A run with one job cancelled and one that will pass its time limit, under way meanwhile."""
     made = SlurmProject(
         tmp_path_factory.mktemp("faulty") / "bench", python, "  toy_b:\n    runtime: 1\n"
     )
@@ -50,8 +51,10 @@ def faulty(slurm, python, tmp_path_factory):
     hold.touch()
     kept, held = {"name": "kept"}, {"name": "held", "hold": str(hold)}
     made.measure(toy_a=[kept], toy_b=[kept, held], toy_c=[kept, held])
-    running = made.start()
-    yield made, hold, running
+    running = made.start(*INDEXES)
+    cancelled = made.wait_until_held("toy_c")
+    ask("scancel", cancelled)
+    yield made, hold, running, cancelled
     if running.poll() is None:
         os.killpg(running.pid, signal.SIGKILL)
 
@@ -87,6 +90,7 @@ def test_every_measuring_job_went_through_slurm(finished):
             assert place["slurm_gpus"] in {"0", "1", "2", "3"}
     page = (project.folder / "results/report.html").read_text()
     assert "Slurm jobs" in page
+    assert (project.folder.parent / "scratch/apexbench/native").is_dir()
 
 
 def test_what_the_login_node_cannot_know_is_asked_on_the_node(finished):
@@ -174,9 +178,7 @@ def test_a_cancelled_run_cancels_its_jobs_and_a_killed_one_is_taken_over(slurm, 
 
 
 def test_a_job_over_its_limit_and_a_cancelled_one_are_named_and_resumed(faulty):
-    project, hold, running = faulty
-    cancelled = project.wait_until_held("toy_c")
-    ask("scancel", cancelled)
+    project, hold, running, cancelled = faulty
     told = running.communicate(timeout=240)[0]
     assert running.returncode != 0
     late = next(job for job, rule in project.jobs("TIMEOUT").items() if rule == "toy_b")
@@ -195,11 +197,28 @@ def test_a_job_over_its_limit_and_a_cancelled_one_are_named_and_resumed(faulty):
     kept = {path: path.stat().st_mtime_ns for path in project.folder.rglob("toy_*-kept-*.json")}
     assert len(kept) == 3
     hold.unlink()
-    resumed = project.run()
+    resumed = project.run(*INDEXES)
     assert resumed.returncode == 0, resumed.stdout
     for name in ("toy_b", "toy_c"):
         assert project.index(name)["measured"] == 1
         assert len(project.records(name)) == 2
     assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
     assert not (project.folder / "results/lost.json").exists()
-    assert json.loads((project.folder / "results/summary.json").read_text())["rows"]
+
+
+@pytest.mark.soak
+def test_the_whole_preset_quick_goes_through_slurm(slurm, tmp_path):
+    project = SlurmProject(tmp_path / "bench", Path(sys.executable))
+    project.edit({"  mem_mb: 300 ": "  mem_mb: 4000 ", "    mem_mb: 300\n": "    mem_mb: 4000\n"})
+    project.configure("report: {reference: false}\n")
+    done = project.run(timeout=3600)
+    assert done.returncode == 0, done.stdout
+    jobs = project.jobs("COMPLETED")
+    found = set()
+    for index in records.indexes(project.folder / "results"):
+        for record in records.read_index(index):
+            assert jobs[record.provenance["slurm_job"]] == record.component
+            found.add(record.component)
+    assert found >= {"ceiling", "optimizer", "layer_norm", "rms_norm", "amp", "transformer"}
+    assert set(jobs.values()) == found | {"machine"}
+    assert (project.folder / "results/report.pdf").read_bytes().startswith(b"%PDF")

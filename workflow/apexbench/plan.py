@@ -217,10 +217,11 @@ def divided(case: Mapping[str, Any], at_once: int | None) -> list[dict[str, Any]
     ]
 
 
-def load(root: Path, overrides: Mapping[str, Any]) -> Plan:
+def load(root: Path, overrides: Mapping[str, Any], in_job: bool = False) -> Plan:
     """The plan of the repository at ``root``; a UserError ends the program with its sentence.
 
-    Sets what the jobs inherit: PYTHONPATH, the number of threads, the run's id.
+    ``in_job`` says that this Snakemake runs one job of another one's, on a cluster's node. Sets
+    what the jobs inherit: PYTHONPATH, the number of threads, the run's id.
     """
     _forget_foreign_modules()
     try:
@@ -240,7 +241,7 @@ def load(root: Path, overrides: Mapping[str, Any]) -> Plan:
         plan.check_corpus()
     except UserError as error:
         sys.exit(f"apexbench: {error}")
-    _set_threads(config)
+    _prepare(config, in_job)
     os.environ.setdefault("APEXBENCH_RUN_ID", uuid.uuid4().hex[:12])
     return plan
 
@@ -263,12 +264,12 @@ def _forget_foreign_modules() -> None:
     os.environ["PYTHONNOUSERSITE"] = "1"
 
 
-def _set_threads(config: Config) -> None:
+def _prepare(config: Config, in_job: bool) -> None:
     # Snakemake overwrites OMP_NUM_THREADS with a rule's threads: what the user set is kept here.
     if config.cluster == "none":
         asked = os.environ.get("OMP_NUM_THREADS") or str(cores())
         os.environ.setdefault("APEXBENCH_THREADS", asked)
-    elif allocation.allocation() is not None:
+    elif in_job:
         # The login node's cores and its Snakemake mean nothing on this node.
         os.environ.setdefault("APEXBENCH_THREADS", str(allocation.threads()))
         processes.announce_owner()

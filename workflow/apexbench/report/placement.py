@@ -57,8 +57,9 @@ def _spread(model: str, records: Sequence[Record]) -> str | None:
     )
     counted = f"{len(gpus)} GPUs of this model" if len(gpus) > 1 else f"{len(nodes)} nodes"
     return (
-        f"{counted} measured this run: {where}. Every case ran in one process on one of them, "
-        "whole: no ratio or interval mixes two, a share of a ceiling uses the ceiling of the same "
-        "node, and a case that several measured is shown once for each. Only counts of "
-        f"verdicts and trends over sizes speak of several {model} together."
+        f"{counted} measured this run: {where}. Every case ran whole in one job, on one GPU (or "
+        "data-parallel on several of one node): no ratio or interval mixes two jobs, a share of a "
+        "ceiling uses the ceiling of the same node, and a case that several measured is shown "
+        f"once for each. Only counts of verdicts and trends over sizes speak of several {model} "
+        "together."
     )
