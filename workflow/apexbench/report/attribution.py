@@ -72,7 +72,7 @@ def factor(case: Case, slow: Arm, fast: Arm) -> Estimate:
     def log_ratio(log_times: Array) -> float:
         return float(log_times[0] - log_times[1])
 
-    return _estimate(case, [slow, fast], log_ratio)
+    return _estimate(case, _log_medians(case, [slow, fast]), log_ratio)
 
 
 def attribute(case: Case, precision: str, optimizer: str) -> Attribution | None:
@@ -97,11 +97,11 @@ def attribute(case: Case, precision: str, optimizer: str) -> Attribution | None:
 
         return value
 
-    parts = {name: _estimate(case, cells, shapley(i)) for i, name in enumerate(PIECES)}
+    times = _log_medians(case, cells)
+    parts = {name: _estimate(case, times, shapley(i)) for i, name in enumerate(PIECES)}
     first, last = cells[0], cells[-1]
-    return Attribution(
-        case.name, first.implementation, last.implementation, parts, factor(case, first, last)
-    )
+    total = _estimate(case, times, lambda log_times: float(log_times[0] - log_times[-1]))
+    return Attribution(case.name, first.implementation, last.implementation, parts, total)
 
 
 def missing_cells(case: Case, precision: str, optimizer: str) -> list[str]:
@@ -139,13 +139,18 @@ def extras(case: Case) -> dict[str, Estimate]:
 def _block_medians(samples: list[Array], sampling: object) -> Array:
     """Median time by arm and block: the record's blocks, or equal ones where it names none."""
     named = sampling.get("block_of_round") if isinstance(sampling, dict) else None
-    if isinstance(named, list) and all(len(entry) == len(named) for entry in samples):
-        labels = np.asarray(named)
-        parts = [[entry[labels == label] for label in np.unique(labels)] for entry in samples]
-    else:
+    if len({len(entry) for entry in samples}) > 1:
         blocks = min(BLOCKS, *(len(entry) for entry in samples))
         parts = [np.array_split(entry, blocks) for entry in samples]
-    return np.array([[np.median(part) for part in row] for row in parts])
+        return np.array([[np.median(part) for part in row] for row in parts])
+    together = np.array(samples)
+    rounds = together.shape[1]
+    if isinstance(named, list) and len(named) == rounds:
+        labels = np.asarray(named)
+        groups = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    else:
+        groups = np.array_split(np.arange(rounds), min(BLOCKS, rounds))
+    return np.stack([np.median(together[:, group], axis=1) for group in groups], axis=1)
 
 
 def _per_call(record: Record, arm: Arm, quantity: str) -> Array | None:
@@ -163,19 +168,21 @@ def _log_medians(case: Case, arms: list[Arm]) -> list[Array]:
     Where none did (a large model's recipes are divided among records), of every process, from the
     records that hold them: blocks that were not taken in turn are independent of each other.
     """
+    timed = [
+        (record, [_per_call(record, arm, case.quantity) for arm in arms]) for record in case.records
+    ]
     paired = []
-    apart: dict[int, dict[str, Array]] = {}
-    for record in case.records:
-        samples = [_per_call(record, arm, case.quantity) for arm in arms]
-        sampling = record.sampling.get(case.quantity)
+    for record, samples in timed:
         if len(known := [entry for entry in samples if entry is not None]) == len(arms):
-            paired.append(np.log(_block_medians(known, sampling)))
-        for arm, entry in zip(arms, samples, strict=True):
-            if entry is not None:
-                medians = np.log(_block_medians([entry], sampling)[0])
-                apart.setdefault(record.process, {}).setdefault(arm.implementation, medians)
+            paired.append(np.log(_block_medians(known, record.sampling.get(case.quantity))))
     if paired:
         return paired
+    apart: dict[int, dict[str, Array]] = {}
+    for record, samples in timed:
+        for arm, entry in zip(arms, samples, strict=True):
+            if entry is not None:
+                medians = np.log(_block_medians([entry], record.sampling.get(case.quantity))[0])
+                apart.setdefault(record.process, {}).setdefault(arm.implementation, medians)
     whole = [
         found for found in apart.values() if len(found) == len({a.implementation for a in arms})
     ]
@@ -185,15 +192,15 @@ def _log_medians(case: Case, arms: list[Arm]) -> list[Array]:
     ]
 
 
-def _estimate(case: Case, arms: list[Arm], value: Callable[[Array], float]) -> Estimate:
+def _estimate(case: Case, log_times: list[Array], value: Callable[[Array], float]) -> Estimate:
     """exp of a linear function of log step times, with its interval.
 
     Within a process: Student-t over blocks of rounds, as buffers are allocated anew per block.
     Over processes: as every other estimate of this report.
     """
     estimates = []
-    for medians in _log_medians(case, arms):
-        values = [value(medians[:, block]) for block in range(medians.shape[1])]
+    for blocks in log_times:
+        values = [value(blocks[:, block]) for block in range(blocks.shape[1])]
         if len(values) < 2:
             estimates.append(Estimate(*(math.exp(values[0]),) * 3))
         else:

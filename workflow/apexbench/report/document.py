@@ -30,7 +30,7 @@ from apexbench.report.figures import Figure
 from apexbench.report.placement import of_one_model
 from apexbench.report.time_split import time_split
 
-MOST_ROWS = 1500
+MOST_ROWS = 1000
 
 
 @dataclass

@@ -78,4 +78,5 @@ def inline(figure: Figure) -> str:
         .replace(MUTED, "var(--muted)")
     )
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r">\s+<", "><", text).replace(" \n", " ").replace("\n", " ")
     return re.sub(r"^<svg ", '<svg aria-hidden="true" focusable="false" ', text)

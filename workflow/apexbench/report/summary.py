@@ -152,8 +152,8 @@ def json_text(frame: pd.DataFrame) -> str:
         {name: _plain(value) for name, value in zip(COLUMNS, row, strict=True)}
         for row in frame.itertuples(index=False, name=None)
     ]
-    document = {"columns": COLUMNS, "rows": rows}
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=0) + "\n"
+    lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
+    return f'{{"columns": {json.dumps(COLUMNS)},\n"rows": [\n{lines}\n]}}\n'
 
 
 def _plain(value: Any) -> Any:

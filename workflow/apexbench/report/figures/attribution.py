@@ -20,13 +20,15 @@ MOST_CASES = 6
 
 def draw(cases: Sequence[Case]) -> Figure | None:
     """A row per model, a column per baseline; None where no factorial is complete."""
-    found = {
-        (case.name, start): entry
-        for case in cases
-        for start in BASELINES
-        if (entry := attribute(case, *start)) is not None
-    }
-    shown = [case for case in cases if any(name == case.name for name, _ in found)][:MOST_CASES]
+    found: dict[tuple[str, tuple[str, str]], Attribution] = {}
+    shown: list[Case] = []
+    for case in cases:
+        own = {(case.name, s): entry for s in BASELINES if (entry := attribute(case, *s))}
+        if own:
+            found |= own
+            shown.append(case)
+        if len(shown) == MOST_CASES:
+            break
     if not shown:
         return None
     starts = [start for start in BASELINES if any(key[1] == start for key in found)]

@@ -27,7 +27,7 @@ from apexbench.report.figures.style import Figure
 DIRECTIONS = ("forward", "backward", "forward_backward")
 COLUMNS = 3
 MOST_PANELS = 9
-MOST_CASES = 300
+MOST_CASES = 200
 _KEYS = {"width", "dtype", "direction"}
 
 

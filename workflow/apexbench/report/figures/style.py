@@ -112,6 +112,8 @@ class Sheet:
         names = "|".join(sorted(self.titles, key=len, reverse=True))
         # Matplotlib leaves every string in a comment beside its glyphs.
         body = re.sub(r"<!--.*?-->\s*", "", text[start:], flags=re.DOTALL)
+        # A hundredth of a point is finer than any screen; scales, which are below 1, keep all.
+        body = re.sub(r"(?<![\d.])([1-9]\d*\.\d\d)\d+", r"\1", body)
         return re.sub(rf'<g id="({names})">', titled, body) if names else body
 
 

@@ -13,6 +13,7 @@ from apexbench.report.figures.style import Figure
 from apexbench.report.repeats import Estimate
 
 COLUMNS = 3
+MOST_CASES = 9
 
 
 def throughput(case: Case, arm: Arm) -> Estimate | None:
@@ -25,12 +26,16 @@ def throughput(case: Case, arm: Arm) -> Estimate | None:
 
 def draw(cases: Sequence[Case], limits: ceilings.Ceilings) -> list[Figure]:
     """One figure per three models: recipes from slowest to fastest, from zero."""
-    cases = list(cases)
-    parts = [cases[i : i + COLUMNS] for i in range(0, len(cases), COLUMNS)]
-    return [_sheet(part, limits, index) for index, part in enumerate(parts)]
+    shown = list(cases)[:MOST_CASES]
+    parts = [shown[i : i + COLUMNS] for i in range(0, len(shown), COLUMNS)]
+    more = f" The first {len(shown)} of {len(cases)} models are drawn."
+    return [
+        _sheet(part, limits, index, more if len(cases) > len(shown) else "")
+        for index, part in enumerate(parts)
+    ]
 
 
-def _sheet(cases: list[Case], limits: ceilings.Ceilings, index: int) -> Figure:
+def _sheet(cases: list[Case], limits: ceilings.Ceilings, index: int, more: str) -> Figure:
     labels = list(dict.fromkeys(arm.implementation for case in cases for arm in case.arms))
     labels.sort(key=lambda label: _rank(cases, label))
     sheet = style.sheet(7.2, 0.9 + 0.17 * len(labels))
@@ -80,7 +85,7 @@ def _sheet(cases: list[Case], limits: ceilings.Ceilings, index: int) -> Figure:
         "Transformer: training throughput per recipe",
         f"Tokens per second with {numbers.confidence(cases[0].confidence)} intervals, from zero, "
         "right is faster. A label reads "
-        f"precision+norm+optimizer. {finding}",
+        f"precision+norm+optimizer. {finding}{more}",
         finding,
         sheet.svg(),
     )
