@@ -1,4 +1,4 @@
-"""How training becomes jobs: models, GPUs, groups of recipes, texts; and what each preset trains."""
+"""How training becomes jobs: models, GPUs, groups of recipes, texts; what the presets train."""
 
 import json
 
