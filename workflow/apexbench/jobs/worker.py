@@ -48,6 +48,8 @@ def main(path: str) -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s"
     )
     if threads := os.environ.get("APEXBENCH_THREADS"):
+        if job["request"]["device"] == "cpu":  # which the ranks share
+            threads = str(max(1, int(threads) // int(os.environ.get("WORLD_SIZE", "1"))))
         os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads))
     if os.environ.get("RANK", "0") != "0":
         from apexbench.transformer.distributed import follow

@@ -13,6 +13,7 @@ import datetime
 import functools
 import logging
 import os
+import warnings
 from typing import Any
 
 import torch
@@ -83,9 +84,11 @@ class DistributedArm(TrainingArm):
         if recipe.compile:  # inside DDP, whose buckets then decide where the graph is cut
             self.model.forward = self.forward  # type: ignore[assignment, method-assign]
         devices = [torch.cuda.current_device()] if shared.device == "cuda" else None
-        self.forward = DistributedDataParallel(
-            self.model, devices, broadcast_buffers=False, gradient_as_bucket_view=True
-        )
+        with warnings.catch_warnings():  # newer versions have another name for broadcast_buffers
+            warnings.simplefilter("ignore", FutureWarning)
+            self.forward = DistributedDataParallel(
+                self.model, devices, broadcast_buffers=False, gradient_as_bucket_view=True
+            )
 
     def parts(self, batch: Tensor) -> tuple[Tensor, ...]:
         return (batch.chunk(self.world.size, dim=1)[self.world.rank],)

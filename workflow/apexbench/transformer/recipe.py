@@ -192,12 +192,13 @@ SETS = {
     ),
     "apex_compiled": ("bf16+torch+apex+compile", "bf16+apex+apex+compile"),
     "tutorial": ("fp32+torch+default", "fp16+apex+apex"),
-    # One piece of the tutorial's recipe after the other: claim C6 follows each over the sizes.
+    # One piece of the tutorial's recipe after the other: claim C6 follows each over the sizes. In
+    # this order groups of three pair Apex with torch's own, and each optimizer with the other.
     "ladder": (
         "fp32+torch+default",
-        "fp16+torch+default",
         "fp16+torch+fused",
         "fp16+apex+apex",
+        "fp16+torch+default",
         "fp16+torch+apex",
         "bf16+torch+fused",
         "bf16+torch+fused+compile",
