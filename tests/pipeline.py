@@ -26,7 +26,7 @@ components:
   amp: {enabled: false}
   toy: {cases: CASES}
 transformer: {enabled: false}
-measuring: {case_seconds: 0.2, pilot_rounds: 10, implementation_seconds: 5}
+measuring: {case_seconds: 0.2, pilot_rounds: 10, implementation_seconds: 60}
 report: {reference: false}
 """
 

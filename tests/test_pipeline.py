@@ -247,6 +247,6 @@ def test_a_lost_job_leaves_a_partial_report_that_names_it(project):
     assert lost.returncode != 0
     assert project.index("amp")["measured"] == 1
     page = (project.folder / "results/partial/report.html").read_text()
-    assert "results/logs/toy.log" in page
+    assert "results/logs/toy.log" in re.sub("<[^>]*>", "", page)  # less where it may break
     assert "broken on purpose" in (project.folder / "results/logs/toy.log").read_text()
     assert project.run().returncode == 0
