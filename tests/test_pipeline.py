@@ -92,7 +92,8 @@ def test_a_second_run_does_nothing_within_a_second_of_an_empty_snakefile(finishe
     (empty / "Snakefile").write_text("rule all:\n    input: []\n")
 
     def seconds(folder):
-        begin = time.perf_counter()
+        # Processor time: on a busy machine the clock says more about the others.
+        begin = sum(os.times()[2:4])
         done = subprocess.run(
             project.argv(),
             cwd=folder,
@@ -101,7 +102,7 @@ def test_a_second_run_does_nothing_within_a_second_of_an_empty_snakefile(finishe
             text=True,
             check=True,
         )
-        return time.perf_counter() - begin, done.stdout + done.stderr
+        return sum(os.times()[2:4]) - begin, done.stdout + done.stderr
 
     ours, bare = [], []
     for _ in range(3):
