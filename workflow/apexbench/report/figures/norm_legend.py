@@ -36,7 +36,8 @@ def mark(name: str, case: Case, versus: Versus) -> str:
     """Hover text of an implementation's mark: who against whom, value, interval, verdict, n."""
     ratio, arm = versus.ratio, case.arm(name)
     return (
-        f"{names.name(case, arm) if arm else name}, {case.name}, against {vocabulary.BASELINE_NAMES[versus.baseline]}: "
+        f"{names.name(case, arm) if arm else name}, {case.name}, "
+        f"against {vocabulary.BASELINE_NAMES[versus.baseline]}: "
         f"{numbers.ratio(ratio.value, ratio.low, ratio.high)} {versus.verdict}, "
         f"n = {versus.rounds}"
     )
