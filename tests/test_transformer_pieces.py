@@ -62,15 +62,15 @@ def test_the_loss_in_chunks_is_the_loss(chunk):
 
 def test_chunked_gradients_survive_in_float16():
     """1/N of a softmax vanishes there: the division must come after the sums over words."""
-    x = torch.randn(4096, 16).requires_grad_()
-    head = torch.nn.Linear(16, 512, bias=False)
-    targets = torch.randint(512, (4096,))
+    x = torch.randn(16384, 16).requires_grad_()
+    head = torch.nn.Linear(16, 1024, bias=False)
+    targets = torch.randint(1024, (16384,))
     for scale in (1.0, 2.0**16):
         loss = cross_entropy.chunked_cross_entropy(x, head, targets, torch.float16, 1024)
         found, _ = torch.autograd.grad(loss * scale, [x, head.weight])
         expected, _ = torch.autograd.grad(whole(x, head, targets) * scale, [x, head.weight])
         error = float((found - expected).norm() / expected.norm())
-        assert error < 2e-3
+        assert error < (5e-2 if scale == 1 else 2e-3)  # 1/N itself is near the smallest float16
 
 
 def test_chunked_recipes_pass_parity_and_train_alike():

@@ -19,8 +19,12 @@ def main(count: str, job: str) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
+    # The ranks are of one machine; a container without a network has the loopback interface only.
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        os.environ.setdefault(variable, "lo")
+    arguments = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={count}"]
     try:
-        torchrun(["--standalone", f"--nproc-per-node={count}", "-m", "apexbench.jobs.worker", job])
+        torchrun([*arguments, "-m", "apexbench.jobs.worker", job])
     except ChildFailedError as error:
         status = int(error.get_first_failure()[1].exitcode)
         if status < 0:  # as if this process had ended so: what a signal means, the supervisor knows

@@ -13,6 +13,7 @@ sum; and a model that knows only the unigrams stays at the far higher entropy of
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
@@ -122,11 +123,11 @@ class Tokenizer:
         """Tokens that a text may hold."""
         return BYTES if self._encoding is None else int(self._encoding.n_vocab)
 
-    def encode(self, text: str) -> Tokens:
+    def encode(self, text: str) -> npt.NDArray[Any]:
         """Tokens of a text; what looks like a special token is ordinary text."""
         if self._encoding is None:
-            return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64)
-        return np.asarray(self._encoding.encode_ordinary(text), dtype=np.int64)
+            return np.frombuffer(text.encode(), dtype=np.uint8)
+        return np.asarray(self._encoding.encode_ordinary(text), dtype=np.int32)
 
 
 def _encoding(name: str, key: str) -> Any:
@@ -165,6 +166,12 @@ def read_text(path: Path) -> str:
         ) from error
 
 
+@functools.cache
+def _tokens(path: Path, tokenizer: str, changed: int) -> npt.NDArray[Any]:
+    """Tokens of a text, once for all models that train on it; ``changed`` is when it was."""
+    return Tokenizer(tokenizer).encode(read_text(path))
+
+
 class TextCorpus(Corpus):
     """A UTF-8 text: random crops, the last tenth held out.
 
@@ -173,7 +180,8 @@ class TextCorpus(Corpus):
     """
 
     def __init__(self, path: str | Path, model: ModelConfig, tokenizer: str = BYTE_TOKENS):
-        text, words = read_text(Path(path)), Tokenizer(tokenizer)
+        words, path = Tokenizer(tokenizer), Path(path)
+        tokens = _tokens(path, tokenizer, path.stat().st_mtime_ns if path.exists() else 0)
         if model.vocabulary < words.vocabulary:
             how = "byte by byte" if tokenizer == BYTE_TOKENS else f"as {tokenizer}"
             raise UserError(
@@ -181,7 +189,6 @@ class TextCorpus(Corpus):
                 f"the model '{model.name}' has {model.vocabulary}: use a model of your own with "
                 f"vocabulary: {words.vocabulary}."
             )
-        tokens = words.encode(text)
         least = LEAST_SEQUENCES * (model.sequence + 1)
         if len(tokens) < least:
             unit = "bytes" if tokenizer == BYTE_TOKENS else f"tokens of {tokenizer}"
