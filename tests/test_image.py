@@ -17,6 +17,7 @@ from apexbench.image.engine import Builder
 from apexbench.image.planned import ImagePlan, decision
 from apexbench.image.recipe import Base, Recipe, qualified, untagged
 from apexbench.machine.apex_source import COMMIT, EXTENSIONS, LEGACY_COMMIT, REPOSITORY
+from apexbench.machine.legacy import legacy_apex
 from apexbench.runtimes.decide import Decision, decide
 from conftest import ROOT
 
@@ -348,6 +349,19 @@ def test_a_pinned_digest_is_no_change_of_the_rules_param(tmp_path, monkeypatch):
     assert plan(digest=OTHER).arguments() != first
     assert plan(apex_commit="0" * 40).arguments() != first
     assert plan(sif="a b.sif").arguments() == "--sif 'a b.sif'"
+
+
+def test_the_legacy_apex_is_told_apart_by_its_modules(tmp_path):
+    assert legacy_apex(tmp_path) is None
+    for part in ("amp", "optimizers"):
+        (tmp_path / "apex" / part).mkdir(parents=True)
+    (tmp_path / "apex/__init__.py").touch()
+    (tmp_path / "apex-build.json").write_text(json.dumps({"commit": LEGACY_COMMIT}))
+    found = legacy_apex(tmp_path)
+    assert found is not None
+    assert (found["commit"], found["compiled"]) == (LEGACY_COMMIT, False)
+    (tmp_path / "amp_C.so").touch()
+    assert legacy_apex(tmp_path)["compiled"]
 
 
 # ---- the log, the record, the bill ----
