@@ -57,7 +57,7 @@ class Rootless:
         setpriv = require_tool("setpriv", "it starts podman as an ordinary user")
         ids = [f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups"]
         self._prefix = [setpriv, *ids, "--inh-caps=-all", "--"]
-        for name in ("home", "run", "locks", "store"):
+        for name in ("home", "run", "locks", "store", "small"):
             (self.folder / name).mkdir()
         (self.folder / "containers.conf").write_text(CONTAINERS_CONF)
         self.storage("storage.conf", self.folder / "store")
@@ -69,6 +69,20 @@ class Rootless:
             "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf"),
         }
         self.own(self.folder)
+        # Before podman starts: the process that keeps its namespace sees no later mount.
+        self.small = self._in_memory("small", "64m")
+        store = self._in_memory("store", "10g")
+        try:
+            os.setxattr(store, "user.overlay.test", b"y")  # what a user's overlay needs: Linux 6.6
+        except OSError:
+            subprocess.run(["umount", store], check=True)
+
+    def _in_memory(self, name: str, size: str) -> Path:
+        """A file system in memory, where thousands of files come and go at once."""
+        place = self.folder / name
+        options = f"size={size},uid={self.uid},gid={self.gid},mode=700"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True)
+        return place
 
     def storage(self, name: str, place: Path) -> Path:
         """A storage.conf that keeps images at ``place``."""
@@ -139,7 +153,12 @@ class Rootless:
 
     def close(self) -> None:
         """Remove all of it; layers belong to subordinate ids, which podman knows how to remove."""
-        self.run(["podman", "unshare", "rm", "-rf", str(self.folder / "store")])
+        store = self.folder / "store"
+        if not store.is_mount():
+            self.run(["podman", "unshare", "rm", "-rf", str(store)])
+        for place in (store, self.folder / "small"):
+            if place.is_mount():
+                subprocess.run(["umount", "--lazy", place], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -160,7 +160,7 @@ def test_all_problems_are_said_at_once(machine):
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4, 7, 8, 16, 64, 224])
-@pytest.mark.parametrize("gib", [2, 3, 4, 8, 24, 128, 2048, None])
+@pytest.mark.parametrize("gib", [2, 3, 6, 8, 10, 24, 30, 128, 2048, None])
 def test_the_compilers_fit_the_machine(cores, gib):
     found = parallelism.jobs(cores, gib * GIB if gib else None)
     together = found["MAX_JOBS"] * found["APEX_PARALLEL_BUILD"]

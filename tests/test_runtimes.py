@@ -248,6 +248,11 @@ def test_an_image_that_cannot_be_shown(output, sentence):
     assert sentence in str(image_problem("sha256:abc", "docker", output))
 
 
+def test_podman_has_no_group_to_join():
+    said = "Error: mkdir /home/ann/.local: permission denied"
+    assert "group" not in str(image_problem("sha256:abc", "podman", said))
+
+
 # ---- for real, natively: a repository whose apexbench says what it sees ----
 
 SAYS = """

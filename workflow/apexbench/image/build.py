@@ -209,7 +209,6 @@ def describe(
             for name, base in recipe.bases.items()
         },
         "labels": {name: value for name, value in labels.items() if not name.startswith("io.")},
-        "size_bytes": image.get("Size"),
         "created": image.get("Created"),
         "torch": labels.get("apexbench.torch"),
         "cuda": labels.get("apexbench.cuda"),
