@@ -332,6 +332,18 @@ def test_this_machine_without_a_gpu_needs_no_image(monkeypatch):
     plan.check()
 
 
+def test_on_a_cluster_the_login_nodes_engines_and_gpus_do_not_count(monkeypatch):
+    def asked(*_):
+        pytest.fail("the login node was asked")
+
+    monkeypatch.setattr("apexbench.image.planned.compiled_apex", asked)
+    monkeypatch.setattr("apexbench.runtimes.decide.engine_problem", asked)
+    slurm = {"cluster": "slurm", "device": "cuda"}
+    assert decision(ROOT, slurm).name == "native"
+    assert decision(ROOT, {**slurm, "runtime": "apptainer"}).name == "apptainer"
+    assert decision(ROOT, {**slurm, "image": {"sif": "x.sif"}}).name == "apptainer"
+
+
 def test_a_pinned_digest_is_no_change_of_the_rules_param(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

@@ -249,7 +249,7 @@ def test_an_image_that_cannot_be_shown(output, sentence):
 
 
 def test_podman_has_no_group_to_join():
-    said = "Error: mkdir /home/ann/.local: permission denied"
+    said = "Error: mkdir /srv/ann/.local: permission denied"
     assert "group" not in str(image_problem("sha256:abc", "podman", said))
 
 
