@@ -38,7 +38,7 @@ export PYTHONNOUSERSITE := 1
 SNAKEMAKE := XDG_CACHE_HOME="$$PWD/.snakemake/cache" $(BIN)/python -m snakemake
 
 .DELETE_ON_ERROR:
-.PHONY: help report slurm test soak install reference paper doctor lint lock clean
+.PHONY: help report slurm test soak install apex image reference paper doctor lint lock clean
 
 help:
 	@echo 'make report     measure this machine and write results/report.html'
@@ -47,6 +47,8 @@ help:
 	@echo 'make doctor     say what this machine has and what each missing part would bring'
 	@echo 'make paper      rebuild the reports of results/reference/ (needs no GPU and no torch)'
 	@echo 'make reference  copy the last run into results/reference/<machine>/'
+	@echo 'make image      build the image with Apex now (make report does it where an engine is chosen)'
+	@echo 'make apex       without an engine: compile the pinned Apex into .venv (needs nvcc, g++, git)'
 	@echo 'make install    only install into .venv'
 	@echo 'make lint       check style and types'
 	@echo 'make soak       faults, kills and Slurm for an hour (SLURM=0: no Slurm), and what grew'
@@ -80,6 +82,14 @@ endif
 doctor: install
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m apexbench doctor
 
+image: $(BASE)
+	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m apexbench image build
+
+# Apex builds without isolation: what its build needs comes from the image's lock, by hash.
+apex: install
+	@$(PIP) install --quiet --require-hashes --only-binary=:all: -r docker/requirements.lock
+	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m apexbench image native
+
 reference: install
 	@$(BIN)/python -m apexbench reference
 
@@ -94,6 +104,7 @@ lint: $(DEV)
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/snakefmt --check Snakefile workflow/rules
+	@$(BIN)/hadolint docker/Dockerfile docker/legacy-amp.Dockerfile
 	@$(BIN)/python -m mypy
 
 # What must be true of $(PYTHON) before .venv is made from it.

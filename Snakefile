@@ -1,5 +1,6 @@
 # apexbench: measure what NVIDIA Apex buys on this machine, component by component and end to end.
 #
+#   image (where a container engine brings Apex) ── every measuring rule
 #   machine ──────────────┐
 #   ceiling, optimizer, layer_norm, rms_norm, amp ──┐
 #   transformer (one job a model and process) ──────┴── table ── figures ── report
@@ -17,6 +18,7 @@ APEXBENCH = PLAN.command()
 MEASURE = PLAN.command(measuring=True)
 
 
+include: "workflow/rules/image.smk"
 include: "workflow/rules/machine.smk"
 include: "workflow/rules/components.smk"
 include: "workflow/rules/transformer.smk"

@@ -124,6 +124,26 @@ def test_apptainer_passes_values_with_commas_and_hides_the_host():
     ]
 
 
+@pytest.mark.parametrize(
+    "runtime", [Docker(), Podman(lambda: ""), Apptainer()], ids=["docker", "podman", "apptainer"]
+)
+def test_further_paths_are_read_only_and_the_folder_is_the_callers(runtime):
+    inside, outside = Path("/srv/ann/my bench (1)/docs/text"), Path("/data/a b.txt")
+    asked = job(reads=(inside, outside), folder=Path("/srv/ann/my bench (1)/results/.."))
+    argv = runtime.argv(asked)
+    mounts = values(argv, "--mount")
+    [mount] = [mount for mount in mounts if "/data" in mount]
+    assert mount.startswith(
+        "type=bind,src=/data/a b.txt,dst=/data/a b.txt,ro"
+        if runtime.name == "apptainer"
+        else "type=bind,src=/data/a b.txt,dst=/data/a b.txt,readonly"
+    )
+    assert not [mount for mount in mounts if "docs/text" in mount]
+    option = "--pwd" if runtime.name == "apptainer" else "--workdir"
+    assert values(argv, option) == [str(asked.folder)]
+    assert values(runtime.argv(job()), option) == [str(job().repository)]
+
+
 @pytest.mark.parametrize("runtime", [Docker(), Apptainer()], ids=["docker", "apptainer"])
 def test_a_comma_in_the_path_stays_one_mount_field(runtime):
     argv = runtime.argv(job(repository=Path('/a,"b"')))
@@ -226,6 +246,11 @@ def test_choose_refuses_with_a_remedy(runtime, image, sentence):
 )
 def test_an_image_that_cannot_be_shown(output, sentence):
     assert sentence in str(image_problem("sha256:abc", "docker", output))
+
+
+def test_podman_has_no_group_to_join():
+    said = "Error: mkdir /srv/ann/.local: permission denied"
+    assert "group" not in str(image_problem("sha256:abc", "podman", said))
 
 
 # ---- for real, natively: a repository whose apexbench says what it sees ----
@@ -331,6 +356,28 @@ def test_exec_without_a_command_is_one_sentence(repository):
 def test_exec_says_when_results_cannot_be_written(repository):
     with pytest.raises(UserError, match="cannot be made"):
         execute.execute(["measure"], results=Path("/proc/results"))
+
+
+def test_exec_takes_image_and_engine_from_the_record(repository, monkeypatch, tmp_path):
+    given = {}
+
+    def start(argv, environment, **_):
+        given.update(argv=argv, environment=environment)
+        return 0
+
+    monkeypatch.setattr(execute, "run_supervised", start)
+    monkeypatch.setattr(execute, "choose", lambda runtime, image: (Podman(lambda: ""), "test"))
+    monkeypatch.setattr(execute, "_check", lambda runtime, job: None)
+    record = tmp_path / "image.json"
+    record.write_text('{"engine": "podman", "id": "sha256:abc", "reference": "localhost/x:1"}')
+    corpus = tmp_path / "text"
+    argv = ["--image-record", str(record), "--read", str(corpus), "--", "measure"]
+    assert execute.main(argv) == 0
+    assert "sha256:abc" in given["argv"]
+    assert f"--env={execute.IMAGE}=sha256:abc" in given["argv"]
+    assert [word for word in values(given["argv"], "--mount") if str(corpus) in word]
+    with pytest.raises(UserError, match="run `apexbench image build`"):
+        execute.main(["--image-record", str(tmp_path / "none.json"), "--", "measure"])
 
 
 def test_exec_names_a_missing_sif(repository, monkeypatch):

@@ -15,6 +15,7 @@ import typer
 import apexbench
 from apexbench.disk import any_file
 from apexbench.errors import UserError
+from apexbench.image.cli import app as image
 
 app = typer.Typer(
     add_completion=False,
@@ -23,6 +24,7 @@ app = typer.Typer(
     help="What NVIDIA Apex buys on your GPU, measured against what PyTorch already ships.",
 )
 
+app.add_typer(image, name="image")
 Results = Annotated[Path, typer.Option("--results", help="The run's folder.")]
 
 
@@ -86,12 +88,16 @@ def measure(
     log: Annotated[Path, typer.Option(help="The job's log.")],
 ) -> None:
     """Measure one component's cases; what is measured already is kept."""
+    import os
+    from dataclasses import replace
+
     from apexbench.jobs import supervisor
     from apexbench.jobs.request import Request
 
     # As an exception, so that the measuring process and its folder go with it.
     signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
-    supervisor.run(Request.parse(request), out, log)
+    asked = replace(Request.parse(request), image=os.environ.get("APEXBENCH_IMAGE"))
+    supervisor.run(asked, out, log)
 
 
 @app.command()

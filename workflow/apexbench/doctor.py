@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from apexbench.errors import UserError
+from apexbench.image.build import NEEDED_GIB
 from apexbench.machine import apex_source, gpu, host, toolchain
 from apexbench.machine.apex import ApexStatus, apex_status
 from apexbench.machine.engines import engines, gpu_access
@@ -21,7 +22,7 @@ from apexbench.machine.import_probe import probe
 from apexbench.machine.install import torch_build
 
 GIB = 1024**3
-IMAGE_DISK_GIB = 40
+IMAGE_DISK_GIB = NEEDED_GIB["runtime"]
 RESULTS_DISK_GIB = 1
 
 

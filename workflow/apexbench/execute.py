@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from apexbench.cluster.allocation import NODE, gpu_environment, node
 from apexbench.errors import UserError
+from apexbench.image import record as records
 from apexbench.locks import Abandoned, cpu_key, device_lock
 from apexbench.processes import OwnerWatch
 from apexbench.runtimes.choose import RUNTIMES, choose, gpu_problem, image_problem, missing_file
@@ -23,6 +25,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_ID = "APEXBENCH_RUN_ID"
 SCRATCH = "APEXBENCH_SCRATCH"
 HELD = "APEXBENCH_LOCKS_HELD"
+IMAGE = "APEXBENCH_IMAGE"
+"""The id of the image a job runs in, which its records' keys hold."""
 
 
 def execute(
@@ -35,6 +39,8 @@ def execute(
     results: Path | None = None,
     log: Path | None = None,
     timeout: float | None = None,
+    image_record: Path | None = None,
+    read: Sequence[Path] = (),
 ) -> int:
     """Run ``apexbench <command>`` in ``runtime`` and return its exit status.
 
@@ -52,17 +58,26 @@ def execute(
         results: The folder it writes; default ``results`` in the repository.
         log: File for a copy of its output.
         timeout: Seconds it may take.
+        image_record: An image.json, in place of ``image``.
+        read: Files and folders it reads that lie outside the repository and the results.
 
     Raises:
         UserError: the runtime, image, device, lock or results folder cannot be used.
     """
+    identity = None
+    if image_record is not None:
+        built = records.read(image_record)
+        identity = str(built["id"])
+        image = built["reference"] if built["engine"] == "apptainer" else identity
     chosen, why = choose(runtime, image)
     print(f"runtime: {why}", file=sys.stderr, flush=True)
     gpus = _gpus(device)
     held = set(filter(None, os.environ.get(HELD, "").split(",")))
     wanted = set(_keys(device, gpus)) - held if lock else set()
     place = (results or REPOSITORY / "results").resolve()
-    job = _job(command, chosen, image, gpus, held | wanted, place)
+    job = _job(command, chosen, image, gpus, held | wanted, place, read)
+    if identity is not None:
+        job = dataclasses.replace(job, environment={**job.environment, IMAGE: identity})
     _check(chosen, job)
     with contextlib.ExitStack() as stack:
         owner = OwnerWatch.from_environment()
@@ -94,6 +109,8 @@ def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="apexbench exec", description=__doc__)
     parser.add_argument("--runtime", default="auto", help="auto, " + ", ".join(RUNTIMES))
     parser.add_argument("--image", help="image id or tag, or a .sif file")
+    parser.add_argument("--image-record", type=Path, help="an image.json in place of --image")
+    parser.add_argument("--read", type=Path, action="append", help="a further path it reads")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cpu")
     parser.add_argument("--lock", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--results", type=Path, help="folder it writes (default: results)")
@@ -113,6 +130,8 @@ def main(args: Sequence[str]) -> int:
         results=given.results,
         log=given.log,
         timeout=given.timeout,
+        image_record=given.image_record,
+        read=given.read or (),
     )
 
 
@@ -160,6 +179,7 @@ def _job(
     gpus: list[str] | None,
     held: set[str],
     results: Path,
+    read: Sequence[Path] = (),
 ) -> Job:
     """The job, with its folders made."""
     run = os.environ.get(RUN_ID) or str(os.getppid())
@@ -173,6 +193,8 @@ def _job(
         image=str(Path(image).resolve()) if image and image.endswith(".sif") else image,
         gpus=tuple(gpus or ()),
         all_gpus=gpus is None,
+        reads=tuple(path.resolve() for path in read),
+        folder=Path.cwd() if results == Path.cwd() / "results" else None,
         environment={**os.environ, HELD: ",".join(sorted(held)), NODE: node()},
     )
     try:

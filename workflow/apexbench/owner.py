@@ -43,7 +43,13 @@ def begin(plan: Plan, elsewhere: bool = False) -> None:
     termination.handle_beside_main()
     if source := source_version():
         os.environ["APEXBENCH_SOURCE"] = source
+    try:
+        plan.image.check()
+    except UserError as error:
+        sys.exit(f"apexbench: {error}")
     say(f"preset {plan.config.preset} on {plan.config.device}: {plan.why_device}")
+    if plan.runtime.contained or plan.config.device == "cuda":
+        say(f"runtime: {plan.runtime.why}")
     lost.forget(RESULTS)
     if elsewhere:
         try:

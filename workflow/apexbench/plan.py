@@ -20,9 +20,11 @@ from apexbench.cluster import allocation, fingerprint
 from apexbench.components.names import implementation_names
 from apexbench.config import Config
 from apexbench.errors import UserError
+from apexbench.image import planned
 from apexbench.jobs.request import Request, sources
 from apexbench.machine.environment import device_choice, environment
 from apexbench.machine.host import cores
+from apexbench.runtimes.decide import NATIVE, Decision
 from apexbench.transformer.recipe import Recipe, recipes_for
 
 SHARED = (
@@ -45,6 +47,8 @@ DEPENDS = {
     "rms_norm": (*SHARED, *APEX, *OPTIONAL),
 }
 """Fingerprint keys a component's measurements depend on; the others on SHARED and APEX."""
+OUTSIDE = ("driver", "gpus", "cpu", "threads")
+"""The keys that hold for a container too; what is in it goes by the image's id."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,23 @@ class Plan:
     config: Config
     root: Path
     why_device: str
+    runtime: Decision = NATIVE
+
+    @functools.cached_property
+    def image(self) -> planned.ImagePlan:
+        """The image that measurements run in, if they do."""
+        return planned.ImagePlan(self.config, self.runtime, self.root)
 
     @functools.cached_property
     def environment(self) -> dict[str, str | None]:
         """The machine's fingerprint, and on a CPU the threads that torch gets."""
         found = environment(self.config.device)
         if self.config.cluster != "none":
-            return {"threads": None, **fingerprint.planned(found, self.config.device)}
+            found = {"threads": None, **fingerprint.planned(found, self.config.device)}
+        if self.runtime.contained:
+            found = {key: value if key in OUTSIDE else None for key, value in found.items()}
+        if self.config.cluster != "none":
+            return found
         on_cpu = self.config.device == "cpu"
         return {**found, "threads": os.environ["APEXBENCH_THREADS"] if on_cpu else None}
 
@@ -189,15 +203,23 @@ class Plan:
         """The shell words that run apexbench here, or inside the runtime with the device locked."""
         words = [sys.executable, "-m", "apexbench"]
         if measuring:
-            words += [
-                "exec",
-                "--runtime",
-                self.config.runtime,
-                "--device",
-                self.config.device,
-                "--",
-            ]
+            words += ["exec", "--runtime", self.runtime.name, "--device", self.config.device]
+            if self.runtime.contained:
+                words += ["--image-record", str(Path.cwd() / planned.RECORD)]
+                words += ["--results", str(Path.cwd() / "results")]
+                corpus = self.config.transformer["corpus"]
+                words += ["--read", str(Path(corpus).resolve())] if corpus else []
+            words += ["--"]
         return shlex.join(words)
+
+    def build_command(self) -> str:
+        """The shell words of the image's rule: supervised, so that it ends with the run."""
+        return shlex.join(
+            [
+                *(sys.executable, "-m", "apexbench", "exec", "--runtime", "native", "--no-lock"),
+                *("--", "image", "build"),
+            ]
+        )
 
 
 def divided(case: Mapping[str, Any], at_once: int | None) -> list[dict[str, Any]]:
@@ -227,18 +249,21 @@ def load(root: Path, overrides: Mapping[str, Any], in_job: bool = False) -> Plan
     try:
         disk.check_folder(Path.cwd())
         requested = str(overrides.get("device", "auto"))
-        has_gpu = device_choice("auto").device == "cuda"
+        runtime = planned.decision(root, overrides)
+        has_gpu = device_choice("auto", runtime.contained).device == "cuda"
         config = configs.load(root, overrides, has_gpu, implementation_names())
         if config.cluster == "none":
-            choice = device_choice(config.device if requested != "auto" else "auto")
+            inside = runtime.contained
+            choice = device_choice(config.device if requested != "auto" else "auto", inside)
             if config.device == "cuda":
-                choice = device_choice("cuda")
+                choice = device_choice("cuda", inside)
             why = choice.why
         else:
             model = config.gpu_model or "whichever GPU it gives"
             why = "its jobs go to Slurm" + (f", on {model}." if config.device == "cuda" else ".")
-        plan = Plan(config, root, why)
+        plan = Plan(config, root, why, runtime)
         plan.check_corpus()
+        plan.image.check_recipe()
     except UserError as error:
         sys.exit(f"apexbench: {error}")
     _prepare(config, in_job)

@@ -8,6 +8,7 @@ for component in PLAN.components:
             component
         input:
             PLAN.sources(component),
+            PLAN.image.record,
         output:
             f"results/records/{component}/index.json",
         log:

@@ -13,6 +13,8 @@ rule configuration:
 
 
 rule machine:
+    input:
+        PLAN.image.record,
     output:
         "results/machine.json",
     log:

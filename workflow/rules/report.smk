@@ -67,10 +67,10 @@ rule report:
             caption="../report/captions/paper.rst",
             category="Report",
         ),
-    params:
-        beside=[f"--beside={page}" for page in REFERENCE_REPORTS],
     log:
         "results/logs/report.log",
+    params:
+        beside=[f"--beside={page}" for page in REFERENCE_REPORTS],
     message:
         "Writing the report"
     shell:

@@ -4,6 +4,7 @@
 rule transformer:
     input:
         PLAN.sources("transformer"),
+        PLAN.image.record,
     output:
         "results/records/transformer/{model}-p{process}/index.json",
     log:

@@ -17,6 +17,7 @@ from apexbench.machine.apex import apex_status
 from apexbench.machine.apex_proof import after_proof, apex_proof
 from apexbench.machine.environment import PACKAGES, device_choice
 from apexbench.machine.install import package_version
+from apexbench.machine.legacy import legacy_apex
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -56,6 +57,7 @@ def describe() -> dict[str, Any]:
         "packages": {key: package_version(name) for key, name in PACKAGES.items()},
         "apex": status.to_dict(),
         "apex_proof": proof,
+        "legacy_apex": legacy_apex(),
         "cxx": compiler.to_dict() if compiler else None,
         "cc": c_compiler.to_dict() if c_compiler else None,
         "nvcc": nvcc.to_dict() if nvcc else None,

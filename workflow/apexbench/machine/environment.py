@@ -39,8 +39,8 @@ class DeviceChoice:
     why: str
 
 
-def device_choice(requested: str = "auto") -> DeviceChoice:
-    """Resolve ``auto``, ``cuda`` or ``cpu``.
+def device_choice(requested: str = "auto", in_image: bool = False) -> DeviceChoice:
+    """Resolve ``auto``, ``cuda`` or ``cpu``; ``in_image``: torch is the image's, not this one.
 
     Raises:
         UserError: an unknown device, or ``cuda`` where it cannot be had.
@@ -51,10 +51,11 @@ def device_choice(requested: str = "auto") -> DeviceChoice:
         raise UserError(f"device: {requested!r} is not a device{hint}")
     if requested == "cpu":
         return DeviceChoice("cpu", "The configuration asks for the CPU.")
-    obstacle = _why_not_cuda()
+    obstacle = _why_not_cuda(in_image)
     if obstacle is None:
         name = visible_gpus()[0].name
-        return DeviceChoice("cuda", f"{name} is visible and torch is a CUDA build.")
+        torch = "the image brings torch" if in_image else "torch is a CUDA build"
+        return DeviceChoice("cuda", f"{name} is visible and {torch}.")
     if requested == "cuda":
         raise UserError(f"device: cuda cannot be used: {obstacle}; set device: cpu or auto.")
     return DeviceChoice("cpu", f"Measuring on the CPU: {obstacle}.")
@@ -65,10 +66,12 @@ def device_for(requested: str = "auto") -> str:
     return device_choice(requested).device
 
 
-def _why_not_cuda() -> str | None:
+def _why_not_cuda(in_image: bool = False) -> str | None:
     build = torch_build()
     if not visible_gpus():
         return "no NVIDIA GPU is visible"
+    if in_image:
+        return None
     if build is None:
         return "torch is not installed"
     if build.cuda is None:

@@ -32,7 +32,7 @@ class Apptainer:
             place = [mount_field(f"src={path}"), mount_field(f"dst={path}")]
             mount = ",".join(["type=bind", *place] + ([] if writable else ["ro"]))
             argv.append(f"--mount={mount}")
-        argv += [f"--pwd={job.repository}", *self.extra, job.image or ""]
+        argv += [f"--pwd={job.start}", *self.extra, job.image or ""]
         home = inside(job, self.name)["HOME"]
         return [*argv, "env", f"HOME={home}", "python3", "-P", "-m", "apexbench", *job.command]
 

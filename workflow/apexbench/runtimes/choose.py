@@ -100,7 +100,7 @@ def gpu_problem(name: str) -> tuple[str, str] | None:
 def image_problem(image: str, engine: str, output: str) -> UserError:
     """The sentence for an image the engine could not show; ``output`` is what it said."""
     said = output.lower()
-    if "permission denied" in said:
+    if "permission denied" in said and engine == "docker":
         return UserError(
             f"{engine}: permission denied on its socket; add this user to the {engine} group "
             f"(sudo usermod -aG {engine} $USER) and log in again."

@@ -20,12 +20,14 @@ class Docker:
         argv += ["--init"] if self.init else []
         argv += ["--read-only", "--tmpfs=/tmp:rw,exec,mode=1777", "--shm-size=2g"]
         argv += ["--cap-drop=all", "--security-opt=no-new-privileges"]
+        # With SELinux on, a container may read no folder of the user's otherwise.
+        argv += ["--security-opt=label=disable"]
         argv += [*self.user(job), *self.gpu(job)]
         for path, writable in job.mounts:
             place = [mount_field(f"src={path}"), mount_field(f"dst={path}")]
             mount = ",".join(["type=bind", *place] + ([] if writable else ["readonly"]))
             argv.append(f"--mount={mount}")
-        argv.append(f"--workdir={job.repository}")
+        argv.append(f"--workdir={job.start}")
         argv += [f"--env={key}={value}" for key, value in sorted(inside(job, self.name).items())]
         argv.append("--entrypoint=python3")
         return [*argv, job.image or "", "-P", "-m", "apexbench", *job.command]

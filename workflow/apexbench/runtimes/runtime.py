@@ -15,8 +15,9 @@ class Job:
     """One command and all it may touch. Paths are absolute and the same inside and outside.
 
     ``gpus`` are the UUIDs of the GPUs it may use; empty hides every GPU, unless ``all_gpus``: the
-    driver could not be asked which they are. ``environment`` is the caller's own: a runtime passes
-    on what ``environment.passed_on`` lets through, a native run passes on nearly all of it.
+    driver could not be asked which they are. ``reads`` are further paths, read-only. The command
+    starts in ``folder``, by default the repository. ``environment`` is the caller's own: a runtime
+    passes on what ``environment.passed_on`` lets through, a native run passes on nearly all of it.
     """
 
     command: tuple[str, ...]
@@ -27,6 +28,8 @@ class Job:
     image: str | None = None
     gpus: tuple[str, ...] = ()
     all_gpus: bool = False
+    reads: tuple[Path, ...] = ()
+    folder: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     uid: int = field(default_factory=os.getuid)
     gid: int = field(default_factory=os.getgid)
@@ -39,7 +42,13 @@ class Job:
     @property
     def mounts(self) -> list[tuple[Path, bool]]:
         """(path, writable), outer before inner: the results may lie inside the repository."""
-        return [(self.repository, False), (self.results, True), (self.scratch, True)]
+        reads = [(path, False) for path in self.reads if not path.is_relative_to(self.repository)]
+        return [(self.repository, False), *reads, (self.results, True), (self.scratch, True)]
+
+    @property
+    def start(self) -> Path:
+        """The folder that the command starts in."""
+        return self.folder or self.repository
 
 
 class Runtime(Protocol):

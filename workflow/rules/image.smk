@@ -1,0 +1,25 @@
+# The first stage where measurements run in a container: the image, built and proven, or found built.
+# Its record is an input of every measuring rule, so that another image measures again.
+
+if PLAN.image.contained:
+    BUILD = PLAN.build_command()
+    PINS = PLAN.image.pins()
+
+    # On a cluster, on the login node: compute nodes may have no internet.
+    localrules:
+        image,
+
+    rule image:
+        input:
+            PLAN.image.sources,
+        output:
+            record="results/image.json",
+            sbom="results/image.cdx.json",
+        log:
+            "results/logs/image.log",
+        params:
+            arguments=PLAN.image.arguments(),
+        message:
+            "Building the image, or finding it built"
+        shell:
+            "{BUILD} {params.arguments} {PINS} --out {output.record:q} --log {log:q} --quiet"
