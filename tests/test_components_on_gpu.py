@@ -25,11 +25,32 @@ def built(component: Component, case: dict, name: str):
         pytest.skip(error.reason)
 
 
+ADAM = [name for name, entry in optimizer.component.implementations.items()
+        if entry.suits({"algorithm": "adamw"})]  # fmt: skip
+OTHERS = [
+    (algorithm, name)
+    for algorithm in ("adam", "sgd", "adagrad", "lamb", "novograd")
+    for name, entry in optimizer.component.implementations.items()
+    if entry.suits({"algorithm": algorithm})
+]
+
+
 @pytest.mark.parametrize("scaler", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("name", list(optimizer.component.implementations))
+@pytest.mark.parametrize("name", ADAM)
 def test_optimizer(name: str, dtype: str, scaler: bool) -> None:
     case = {"model": "tiny", "algorithm": "adamw", "dtype": dtype, "grad_scaler": scaler}
+    checked_and_stepped(case, name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("algorithm", "name"), OTHERS)
+def test_other_algorithms(algorithm: str, name: str, dtype: str) -> None:
+    case = {"model": "tiny", "algorithm": algorithm, "dtype": dtype, "grad_scaler": False}
+    checked_and_stepped(case, name)
+
+
+def checked_and_stepped(case: dict, name: str) -> None:
     workload, arm = built(optimizer.component, case, name)
     parity = workload.check(arm)
     assert parity.passed, parity.checks
@@ -47,7 +68,7 @@ def test_optimizer(name: str, dtype: str, scaler: bool) -> None:
         torch.cuda.set_sync_debug_mode("default")
     arm.finish()
     workload.details(arm)
-    if dtype == "float32":
+    if case["dtype"] == "float32":
         assert not torch.equal(before, workload.params[0])
     arm.close()
 
