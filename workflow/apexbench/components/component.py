@@ -104,7 +104,7 @@ class Component:
             if not description:
                 raise ValueError(f"{self.name}.{name} needs a docstring: it is shown in the report")
             self.implementations[name] = Implementation(
-                name, package, role, requires, kernel, description, build, dict(only or {})
+                name, package, role, requires, kernel, description, build, only=dict(only or {})
             )
             return build
 

@@ -3,9 +3,9 @@
 The error is :func:`apexbench.measuring.parity.error` over the elements of all tensors, relative
 where a parameter is large and in units of their root mean square where it is small. Allowed are 16
 unit roundoffs of the dtype a step (a handful of stored results a step, and a factor of 3 for their
-growth), plus 4 · 2^-24 / (1 - β2) where the rule divides by 1 - β2^t (the power may be taken in float32), plus
-8 sqrt(n) eps(float32) where it takes the norm of n elements. A planted fault that moves no element
-by 10 × that is declared undetectable; in float32 there is none.
+growth), plus 4 · 2^-24 / (1 - β2) where the rule divides by 1 - β2^t (the power may be taken in
+float32), plus 8 sqrt(n) eps(float32) where it takes the norm of n elements. A planted fault that
+moves no element by 10 × that is declared undetectable; in float32 there is none.
 """
 
 from __future__ import annotations

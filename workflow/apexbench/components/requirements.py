@@ -46,14 +46,18 @@ def compiler(device: str) -> Missing | None:
 
 
 def package(name: str, distribution: str | None = None) -> Requirement:
-    """An optional Python package, importable by ``name`` and installed as ``distribution``."""
-    distribution = distribution or name
+    """An optional Python package, importable by ``name`` and installed as ``distribution``.
+
+    The distribution may name extras, as in ``transformer-engine[pytorch]``.
+    """
+    wanted = distribution or name
+    distribution = wanted.split("[")[0]
 
     def requirement(device: str) -> Missing | None:
         try:
             importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
-            return f"needs {distribution}", f"python -m pip install {distribution}"
+            return f"needs {distribution}", f"python -m pip install '{wanted}'"
         return None
 
     return requirement
