@@ -1,7 +1,7 @@
 # apexbench: measure what NVIDIA Apex buys on this machine, component by component and end to end.
 #
 #   machine ──────────────┐
-#   ceiling, optimizer, layer_norm, rms_norm, amp ──┐
+#   ceiling, optimizer, layer_norm, rms_norm, … ────┐
 #   transformer (one job a model and process) ──────┴── table ── figures ── report
 #
 # Logic is in the package (workflow/apexbench); rules are wiring. Edit config.yaml, not this file.

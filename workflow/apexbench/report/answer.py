@@ -13,6 +13,12 @@ from apexbench.report.verdicts import Entry, against, missing_reason, strongest,
 YES, NO, ONLY, UNTESTED, UNCLEAR = "yes", "no", "only for", "not tested", "unclear"
 MOST_NAMED = 2
 EAGER = "without torch.compile or a CUDA graph"
+OTHER_OPTIMIZERS = {
+    "apex_sgd": "FusedSGD",
+    "apex_adagrad": "FusedAdagrad",
+    "apex_lamb": "FusedLAMB",
+    "apex_novograd": "FusedNovoGrad",
+}
 
 
 @dataclass(frozen=True)
@@ -39,11 +45,40 @@ def tiles(cases: Sequence[Case], device: str) -> list[Tile]:
     return result
 
 
+def other_optimizers(cases: Sequence[Case], device: str) -> list[str]:
+    """A line for each of Apex's optimizers other than FusedAdam, from the cases of its rule."""
+    lines = []
+    for name, part in OTHER_OPTIMIZERS.items():
+        own = [case for case in cases if case.component == "optimizer" and case.arm(name)]
+        if not own:
+            continue
+        counterparts = [arm for case in own for arm in case.arms if not arm.is_apex]
+        measured = [case for case in own if case.time(case.arm(name))]  # type: ignore[arg-type]
+        if counterparts or not measured:
+            chosen = decide("optimizer", own, lambda arm: arm.implementation == name, device, part)
+            lines.append(chosen.line)
+        else:
+            times = []
+            for case in measured:
+                time = case.time(case.arm(name))  # type: ignore[arg-type]
+                assert time is not None
+                times.append(f"{numbers.time(time.value, time.low, time.high)} on {case.name}")
+            lines.append(
+                f"{part} has no counterpart in PyTorch to be compared with: it takes "
+                f"{numbers.listing(times)}."
+            )
+    return lines
+
+
 def decide(
-    component: str, cases: Sequence[Case], select: Callable[[Arm], bool], device: str
+    component: str,
+    cases: Sequence[Case],
+    select: Callable[[Arm], bool],
+    device: str,
+    part: str | None = None,
 ) -> Tile:
     """Yes: an Apex arm beats all that torch ships in every case; only for: in some; no: in none."""
-    part = vocabulary.APEX_PART.get(component, f"Apex's {vocabulary.title(component)}")
+    part = part or vocabulary.APEX_PART.get(component, f"Apex's {vocabulary.title(component)}")
 
     def tile(answer: str, where: str, line: str, reason: str = "") -> Tile:
         label = vocabulary.BUILD_FOR.get(component, part)

@@ -127,6 +127,8 @@ def _section(
     if component == "transformer":
         leads += _separate_bars(cases)
         leads += gpus.sentences(cases)
+    if component == "optimizer":
+        leads += answer.other_optimizers(cases, cases[0].device[0] if cases else "device")
     compared = component not in ("transformer", "ceiling")
     sentences, title, rows = work.least(cases if compared else [])
     leads += sentences

@@ -39,7 +39,11 @@ def _best(case: Case) -> Arm | None:
 
 
 def _torch(case: Case) -> list[Arm]:
-    return [arm for arm in case.arms if not arm.is_apex and arm.details.get("gpus", 1) == 1]
+    return [
+        arm
+        for arm in case.arms
+        if arm.package == "torch" and not arm.is_apex and arm.details.get("gpus", 1) == 1
+    ]
 
 
 def _winner(component: str, best: list[tuple[Case, Arm]]) -> Winner:
