@@ -16,6 +16,7 @@ from apexbench.components.optimizer import component
 from apexbench.components.optimizer_steps import Update
 from apexbench.components.optimizer_workload import label, work
 from apexbench.measuring.arms import Unsupported
+from conftest import require_compiled_torch
 
 torch.set_num_threads(1)
 RULES = list(optimizer_formulas.RULES)
@@ -83,8 +84,7 @@ def test_torch_s_eager_ways_pass_and_one_is_the_default(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ["sgd", "adagrad"])
 def test_the_compiled_steps_pass_too(algorithm: str) -> None:
     entry = component.implementations[f"torch_{algorithm}_compiled"]
-    if entry.missing("cpu"):
-        pytest.skip(str(entry.missing("cpu")))
+    require_compiled_torch()
     workload = component.workload(case_of(algorithm), "cpu", 3)
     parity = workload.check(workload.arm(entry))
     assert parity.passed, parity.checks

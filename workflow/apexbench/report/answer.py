@@ -45,6 +45,10 @@ def tiles(cases: Sequence[Case], device: str) -> list[Tile]:
     return result
 
 
+def _named(name: str) -> Callable[[Arm], bool]:
+    return lambda arm: arm.implementation == name
+
+
 def other_optimizers(cases: Sequence[Case], device: str) -> list[str]:
     """A line for each of Apex's optimizers other than FusedAdam, from the cases of its rule."""
     lines = []
@@ -55,8 +59,7 @@ def other_optimizers(cases: Sequence[Case], device: str) -> list[str]:
         counterparts = [arm for case in own for arm in case.arms if not arm.is_apex]
         measured = [case for case in own if case.time(case.arm(name))]  # type: ignore[arg-type]
         if counterparts or not measured:
-            chosen = decide("optimizer", own, lambda arm: arm.implementation == name, device, part)
-            lines.append(chosen.line)
+            lines.append(decide("optimizer", own, _named(name), device, part).line)
         else:
             times = []
             for case in measured:
