@@ -167,7 +167,9 @@ def test_article_has_the_tutorial_s_parameters(project: Path) -> None:
             "grad_scaler": False,
         }
     ]
-    assert config.cases("amp") == [{"model": "mlp", "batch": 128}]
+    assert config.cases("amp") == [
+        {"model": "mlp", "batch": 128, "legacy": level} for level in ("none", "O0", "O1", "O2")
+    ]
     assert config.transformer["models"] == ["article"]
     assert "tutorial" in config.transformer["recipes"]
 
@@ -480,7 +482,7 @@ def test_overrides_that_share_or_hold_themselves_are_refused_quickly(project: Pa
         (
             "components: {amp: {also: [{implementations: [apex]}]}}",
             "components.amp.also[0] has implementations alone, so its cases are the main grid's: "
-            "add one of models, batches, or write components.amp.implementations.",
+            "add one of models, batches, legacy, or write components.amp.implementations.",
         ),
         (
             "components: {layer_norm: {autocast: [true], dtypes: [float32]}}",
