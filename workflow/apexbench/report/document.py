@@ -18,6 +18,7 @@ from apexbench.report import (
     gpus,
     methods,
     numbers,
+    probes,
     provenance,
     tables,
     validity,
@@ -127,6 +128,8 @@ def _section(
     if component == "transformer":
         leads += _separate_bars(cases)
         leads += gpus.sentences(cases)
+    if component == "compatibility":
+        leads += probes.lines(cases)
     if component == "optimizer":
         leads += answer.other_optimizers(cases, cases[0].device[0] if cases else "device")
     compared = component not in ("transformer", "ceiling")
@@ -199,7 +202,11 @@ def _abstract(
         if isinstance(entry, dict) and entry.get("commit")
     ]
     apex = f"Apex at commit {numbers.listing(commits)}" if commits else "no usable Apex"
-    measured = [case for case in cases if case.component not in ("ceiling", "selfcheck")]
+    measured = [
+        case
+        for case in cases
+        if case.component not in ("ceiling", "selfcheck", *vocabulary.UNTIMED)
+    ]
     counts = Counter(claim.status for claim in evaluated)
     statuses = [f"{count} {status}" for status, count in sorted(counts.items())]
     lines = [

@@ -18,6 +18,7 @@ ORDER = (
     "cross_entropy",
     "softmax",
     "rope",
+    "compatibility",
     "ceiling",
     "selfcheck",
 )
@@ -30,6 +31,7 @@ TITLES = {
     "cross_entropy": "Cross entropy",
     "softmax": "Softmax",
     "rope": "Rotary embedding",
+    "compatibility": "What else decides",
     "amp": "Mixed precision",
     "transformer": "Transformer training",
     "ceiling": "Ceilings of this machine",
@@ -68,6 +70,10 @@ STATUS_MARKS = {
     "failed": "✕",
 }
 DIRECTIONS = {"forward_backward": "forward + backward"}
+
+
+UNTIMED = ("compatibility",)
+"""Components that record facts and time nothing."""
 
 
 def order(component: str) -> tuple[int, str]:
