@@ -90,7 +90,7 @@ def test_a_preset_is_valid_and_complete(project: Path, name: str) -> None:
         if not entry.get("enabled", True)
     }
     assert set(config.components) | off == set(schemas.components())
-    assert name in ("quick", "article") or off <= {"compatibility"}
+    assert name in ("quick", "article") or off <= {"compatibility", "tutorial"}
     everything = load(
         project, {"preset": name, "components": {key: {"enabled": True} for key in off}}
     )

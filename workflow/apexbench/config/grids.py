@@ -21,6 +21,7 @@ SINGULAR = {
     "vocabularies": "vocabulary",
     "scopes": "scope",
     "masks": "mask",
+    "parts": "part",
     "sequences": "sequence",
 }
 """What an axis is called in a case, where that is not its own name."""

@@ -38,7 +38,7 @@ def tiles(cases: Sequence[Case], device: str) -> list[Tile]:
     """One tile per component that has, or should have, an Apex arm."""
     result = []
     for component in sorted({case.component for case in cases}, key=vocabulary.order):
-        if component in vocabulary.UNTIMED:
+        if component in vocabulary.NO_TILE:
             continue
         own = [case for case in cases if case.component == component]
         select = is_adam if component == "optimizer" else is_apex

@@ -21,6 +21,7 @@ from apexbench.report import (
     probes,
     provenance,
     tables,
+    tutorial,
     validity,
     vocabulary,
     work,
@@ -130,6 +131,8 @@ def _section(
         leads += gpus.sentences(cases)
     if component == "compatibility":
         leads += probes.lines(cases)
+    if component == "tutorial":
+        leads += tutorial.lines(cases)
     if component == "optimizer":
         leads += answer.other_optimizers(cases, cases[0].device[0] if cases else "device")
     compared = component not in ("transformer", "ceiling")

@@ -50,6 +50,11 @@ NAMES: dict[str, dict[str, str]] = {
         "apex_lamb": "FusedLAMB",
         "apex_novograd": "FusedNovoGrad",
     },
+    "tutorial": {
+        "torch_default": "torch as it comes",
+        "torch_fused": "torch AdamW(fused=True)",
+        "apex": "Apex as it comes",
+    },
     "grad_clip": {
         "torch_default": "torch clip_grad_norm_",
         "torch_forloop": "torch clip_grad_norm_(foreach=False)",

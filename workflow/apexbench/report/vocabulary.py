@@ -19,6 +19,7 @@ ORDER = (
     "softmax",
     "rope",
     "compatibility",
+    "tutorial",
     "ceiling",
     "selfcheck",
 )
@@ -32,6 +33,7 @@ TITLES = {
     "softmax": "Softmax",
     "rope": "Rotary embedding",
     "compatibility": "What else decides",
+    "tutorial": "The tutorial's way and ours",
     "amp": "Mixed precision",
     "transformer": "Transformer training",
     "ceiling": "Ceilings of this machine",
@@ -74,6 +76,9 @@ DIRECTIONS = {"forward_backward": "forward + backward"}
 
 UNTIMED = ("compatibility",)
 """Components that record facts and time nothing."""
+
+NO_TILE = (*UNTIMED, "tutorial")
+"""Components that answer nothing of their own: others' cases do."""
 
 
 def order(component: str) -> tuple[int, str]:
