@@ -2,7 +2,7 @@
 #
 #   image (where a container engine brings Apex) ── every measuring rule
 #   machine ──────────────┐
-#   ceiling, optimizer, layer_norm, rms_norm, amp ──┐
+#   ceiling, optimizer, layer_norm, rms_norm, … ────┐
 #   transformer (one job a model and process) ──────┴── table ── figures ── report
 #
 # Logic is in the package (workflow/apexbench); rules are wiring. Edit config.yaml, not this file.

@@ -63,11 +63,13 @@ def test_each_device_depends_on_its_own_parts(monkeypatch):
     machine(monkeypatch, [H200, A100, H200], CUDA_BUILD)
     monkeypatch.setattr(environment, "driver_version", lambda: "580.1")
     apex = install.ApexInstall("nvidia", commit="6424da3", fingerprint="f00")
-    monkeypatch.setattr(environment, "find_apex", lambda: apex)
+    legacy = install.ApexInstall("nvidia", commit="e13873d", fingerprint="0ld")
+    monkeypatch.setattr(environment, "find_apex", lambda *path: legacy if path else apex)
     cuda, cpu = environment.environment("cuda"), environment.environment("cpu")
     assert list(cuda) == list(cpu)
     assert cuda["gpus"] == "1x NVIDIA A100, 2x NVIDIA H200"
     assert (cuda["driver"], cuda["apex_commit"], cuda["apex_files"]) == ("580.1", "6424da3", "f00")
+    assert cuda["legacy_apex"] == "0ld"
     assert cuda["cpu"] is None
     assert cpu["cpu"]
     assert [cpu[key] for key in ("driver", "gpus", "apex_commit", "apex_files")] == [None] * 4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import types
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch
 from apexbench.components import layer_norm, norms, rms_norm
 from apexbench.components.component import Component
 from apexbench.measuring import evidence
+from apexbench.measuring.arms import Unsupported
 from conftest import require_compiled_torch
 
 COMPONENTS = [layer_norm.component, rms_norm.component]
@@ -110,3 +113,126 @@ def test_labels_are_unique():
     cases = [{**CASE, "width": w, "dtype": d, "direction": b} for w, d, b in values]
     cases += [{**CASE, "autocast": True}, {**CASE, "affine": False}]
     assert len({norms.label(case) for case in cases}) == len(cases)
+
+
+def one_dtype(x, weight):
+    """What Apex's affine kernels say when input and weight differ."""
+    if weight is not None and x.dtype != weight.dtype:
+        raise RuntimeError(f"expected scalar type {x.dtype} but found {weight.dtype}")
+
+
+def layer(x, weight, bias, shape, eps, memory_efficient=False):
+    one_dtype(x, weight)
+    return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)
+
+
+def rms(x, weight, shape, eps, memory_efficient=False):
+    one_dtype(x, weight)
+    return torch.nn.functional.rms_norm(x, shape, weight, eps)
+
+
+def fast(x, weight, bias, eps, memory_efficient):
+    if x.shape[-1] != 768:
+        raise RuntimeError(f"FWD: Unsupported hidden_size or types: {x.shape[-1]}")
+    return layer(x, weight, bias, (768,), eps)
+
+
+class LigerLayerNorm:
+    """The documented call; a real one is a Triton kernel that takes two dtypes."""
+
+    @staticmethod
+    def apply(x, w, b, eps):
+        return layer(x.to(w.dtype), w, b, (x.shape[-1],), eps).to(x.dtype)
+
+
+class LigerRMSNorm:
+    @staticmethod
+    def apply(x, w, eps, offset, casting_mode, in_place):
+        assert (offset, casting_mode, in_place) == (0.0, "llama", False)
+        wide = x if w is None else x.to(w.dtype)
+        return rms(wide, w, (x.shape[-1],), eps).to(x.dtype)
+
+
+class WideLayerNorm(torch.nn.LayerNorm):
+    """A module that works in float32, as a GPU's kernels do."""
+
+    def forward(self, x):
+        return super().forward(x.float()).to(x.dtype)
+
+
+def modules(functions: dict[str, dict]) -> dict[str, types.ModuleType]:
+    """Modules by dotted name, and every package above them."""
+    found: dict[str, types.ModuleType] = {}
+    for name, members in functions.items():
+        for stop in range(1, name.count(".") + 2):
+            found.setdefault(".".join(name.split(".")[:stop]), types.ModuleType("fake"))
+        vars(found[name]).update(members)
+    return found
+
+
+@pytest.fixture
+def others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apex, Liger and Transformer Engine by their documented interfaces, on the CPU."""
+    wide = {
+        "mixed_dtype_fused_layer_norm_affine": lambda x, w, b, *rest: layer(x.float(), w, b, *rest),
+        "mixed_dtype_fused_rms_norm_affine": lambda x, w, *rest: rms(x.float(), w, *rest),
+        "fused_layer_norm_affine": layer,
+        "fused_rms_norm_affine": rms,
+        "fused_layer_norm": lambda x, *rest: layer(x, None, None, *rest),
+        "fused_rms_norm": lambda x, *rest: rms(x, None, *rest),
+    }
+    fakes = modules(
+        {
+            "apex.normalization.fused_layer_norm": wide,
+            "apex.contrib.layer_norm.layer_norm": {"_fast_layer_norm": fast},
+            "liger_kernel.ops.layer_norm": {"LigerLayerNormFunction": LigerLayerNorm},
+            "liger_kernel.ops.rms_norm": {"LigerRMSNormFunction": LigerRMSNorm},
+            "transformer_engine.pytorch": {
+                "LayerNorm": WideLayerNorm, "RMSNorm": torch.nn.RMSNorm
+            },
+        }
+    )  # fmt: skip
+    fakes["transformer_engine"].pytorch = fakes["transformer_engine.pytorch"]
+    for name, module in fakes.items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"affine": False}, {"dtype": "bfloat16", "mixed": True}],
+    ids=str,
+)
+def test_every_cell_passes_or_says_why_not(component, change, others) -> None:
+    case = {**CASE, "width": 768, **change}
+    names = component.names(case, None)
+    assert ("apex_mixed" in names) is bool(change.get("mixed"))
+    assert ("transformer_engine" in names) is case["affine"]
+    unsupported = []
+    for name in names:
+        if component.implementations[name].role != "compiled":
+            try:
+                parity = checked(component, name, case)
+            except Unsupported as error:
+                unsupported.append((name, "weight torch.float32" in error.reason, error.remedy))
+                continue
+            assert parity.passed, (name, parity.checks)
+    remedy = "apex_mixed takes a float32 weight with a 16-bit input"
+    refused = ["apex", "apex_memory_efficient", *(["apex_fast"] if "apex_fast" in names else [])]
+    assert unsupported == [(name, True, remedy) for name in refused if change.get("mixed")]
+
+
+def test_a_width_that_fast_layer_norm_was_not_built_for_is_named(others) -> None:
+    entry = layer_norm.component.implementations["apex_fast"]
+    with pytest.raises(Unsupported, match=r"width 1000, input torch\.float32"):
+        entry.build({**CASE, "width": 1000})
+
+
+def test_mixed_moves_the_bytes_of_its_dtype() -> None:
+    mixed = {**CASE, "dtype": "bfloat16", "mixed": True}
+    assert norms.work(mixed).bytes == 64 * 96 * 10
+    assert norms.label(mixed).endswith("float32 weight")
+    workload = rms_norm.component.workload(mixed, "cpu", 0)
+    workload.allocate(1)
+    arm = workload.arm(rms_norm.component.implementations["torch_eager"])
+    assert arm.forward(0).dtype == torch.bfloat16

@@ -54,7 +54,9 @@ def test_it_ends_in_under_three_minutes(quick):
 def test_every_component_has_records_and_every_bad_cell_its_reason(quick):
     project, *_ = quick
     found = {record.component for record in every_record(project)}
-    assert found == {"ceiling", "optimizer", "layer_norm", "rms_norm", "amp", "transformer"}
+    assert found == {
+        "ceiling", "optimizer", "layer_norm", "rms_norm", "amp", "grad_clip", "transformer"
+    }  # fmt: skip
     for record in every_record(project):
         for cell in record.cells:
             assert cell.status == "ok" or cell.reason
@@ -68,7 +70,7 @@ def test_torch_is_measured_and_apex_needs_a_gpu(quick):
             "ok",
             "ok",
         ]
-    for component in ("optimizer", "layer_norm", "rms_norm", "amp"):
+    for component in ("optimizer", "layer_norm", "rms_norm", "amp", "grad_clip"):
         apex = [c for _, c in cells(project, component) if c.package == "apex"]
         assert apex
         assert {(c.status, c.reason) for c in apex} == {("unavailable", "needs an NVIDIA GPU")}

@@ -45,6 +45,8 @@ DEPENDS = {
     "ceiling": SHARED,
     "layer_norm": (*SHARED, *APEX, *OPTIONAL),
     "rms_norm": (*SHARED, *APEX, *OPTIONAL),
+    "amp": (*SHARED, *APEX, "legacy_apex"),
+    "cross_entropy": (*SHARED, *APEX, "liger_kernel"),
 }
 """Fingerprint keys a component's measurements depend on; the others on SHARED and APEX."""
 OUTSIDE = ("driver", "gpus", "cpu", "threads")

@@ -124,7 +124,26 @@ def check(
     float32's bound.
     """
     right = yardstick(dtype, device, seed, few)
-    params = [torch.nn.Parameter(p.to(device, copy=True)) for p in right.start]
+    ends, kept = drive(build, right.start, right.gradients, device, scale)
+    with _one_thread():
+        checks = compare(ends, right)
+        if kept is not None:
+            checks.append(_bounded("master weights", kept, right.masters))
+    return Parity(all(entry.passed for entry in checks), FORMULA, checks, right.undetectable)
+
+
+def drive(
+    build: Callable[[list[torch.nn.Parameter]], Any],
+    start: Tensors,
+    gradients: list[Tensors],
+    device: str,
+    scale: float = 1.0,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Take the steps of :data:`SETTINGS` on fresh gradients times ``scale``.
+
+    Returns the parameters, and the float32 master weights where there are any, in a row on the CPU.
+    """
+    params = [torch.nn.Parameter(p.to(device, copy=True)) for p in start]
     for p in params:
         p.grad = torch.zeros_like(p)
     update = build(params)
@@ -132,7 +151,7 @@ def check(
     views = [p.grad for p in params if p.grad is not None]
     sizes = [p.numel() for p in params]
     with _one_thread():
-        scaled = [reference.flat(step) * scale for step in right.gradients]
+        scaled = [reference.flat(step) * scale for step in gradients]
     for lr, step in zip(SETTINGS.learning_rates, scaled, strict=True):
         # One transfer a step: copying tensor by tensor to a GPU takes longer than all the rest.
         fresh = step.to(device).split(sizes)
@@ -141,11 +160,7 @@ def check(
     ends = reference.flat(params).cpu()
     kept = reference.flat(masters).cpu() if masters else None
     update.close()
-    with _one_thread():
-        checks = compare(ends, right)
-        if kept is not None:
-            checks.append(_bounded("master weights", kept, right.masters))
-    return Parity(all(entry.passed for entry in checks), FORMULA, checks, right.undetectable)
+    return ends, kept
 
 
 def compare(ends: torch.Tensor, right: Yardstick) -> list[Check]:

@@ -1,11 +1,13 @@
 """Mixed precision: one whole training step, forward, loss, backward, AdamW, in each precision.
 
 Case: ``model`` (``mlp``, the tutorial's 256-256-256-10 with ReLU and cross entropy; or
-``transformer_block``, a pre-norm causal block of width 256 with 4 heads on sequences of 128) and
-``batch``. Every implementation starts from the same float32 weights and the same batches, uses
-torch's default AdamW with the same settings, and is timed as step_time: the scaled ones read their
-inf check on the host. TF32 is set explicitly before every window. See
-:mod:`apexbench.components.amp_workload` for the gate.
+``transformer_block``, a pre-norm causal block of width 256 with 4 heads on sequences of 128),
+``batch``, and ``legacy``, a level of apex.amp or ``none``: apex.amp is of another Apex, in a folder
+of its own, and keeps one level for a whole process, so that such a case has a process with that
+Apex and that level, in which torch's precisions are measured beside it. Every implementation starts
+from the same float32 weights and the same batches, uses torch's default AdamW with the same
+settings, and is timed as step_time: the scaled ones read their inf check on the host. TF32 is set
+explicitly before every window. See :mod:`apexbench.components.amp_workload` for the gate.
 
 Each function returns the precision's :class:`Recipe`.
 """
@@ -17,7 +19,7 @@ from apexbench.components.amp_workload import AmpWorkload, Recipe, label
 from apexbench.components.component import Case, Component
 
 component = Component("amp", AmpWorkload, label)
-LEGACY = (requirements.apex("apex.amp"),)
+LEGACY = (requirements.legacy_amp,)
 
 
 @component.implementation(role="default")

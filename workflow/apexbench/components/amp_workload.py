@@ -1,12 +1,4 @@
-"""A training step in one precision, what its arms share, and its gate.
-
-The gate: loss and every parameter's gradient of one step (unscaled) against the same model in
-float64. With u the unit roundoff of the matrix products' inputs (2^-24, TF32 and float16 2^-11,
-bfloat16 2^-8) and S = 4 × depth stages that round on the way to a gradient, the loss may be off
-by a relative 2 S u; a gradient, in relative Frobenius norm, by 2 S u + sqrt(S u / 4): the root is
-the share of ReLUs whose sign rounding turns, each of which changes its term of the gradient by its
-whole size.
-"""
+"""A training step in one precision, and what its arms share; the gate is in :mod:`amp_gate`."""
 
 from __future__ import annotations
 
@@ -18,11 +10,13 @@ from typing import Any, ClassVar
 
 import torch
 
+from apexbench.components import amp_legacy
+from apexbench.components.amp_gate import ROUNDOFF, compare
 from apexbench.components.amp_models import Batch, Loss, model
 from apexbench.components.component import Case, Implementation
 from apexbench.errors import UserError
 from apexbench.measuring.arms import Arm, Diverged, Unsupported, Workload
-from apexbench.records import Check, Parity, Work
+from apexbench.records import Parity, Work
 
 LR, WEIGHT_DECAY = 1e-6, 0.1
 """While timed: small, so that thousands of steps leave the loss where it was."""
@@ -35,13 +29,6 @@ CHECK_SCALE = 2.0**10
 LEARN_LR, LEARN_STEPS = 1e-3, 20
 """For the loss in the details: the tutorial's 20 steps."""
 
-ROUNDOFF = {"float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-FORMULA = (
-    "loss: |loss - loss_float64| / |loss_float64| <= 2 S u; gradients: Frobenius norm of the error "
-    "over that of the float64 gradient <= 2 S u + sqrt(S u / 4); S = 4 x depth, u the unit "
-    "roundoff of the matrix products' inputs"
-)
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -53,8 +40,10 @@ class Recipe:
 
 
 def label(case: Case) -> str:
-    """Unique name of a case, e.g. ``mlp batch 128``."""
-    return f"{case['model']} batch {case['batch']}"
+    """Unique name of a case, e.g. ``mlp batch 128`` or ``mlp batch 128 beside apex.amp O1``."""
+    legacy = amp_legacy.level(case)
+    beside = f" beside apex.amp {legacy}" if legacy else ""
+    return f"{case['model']} batch {case['batch']}{beside}"
 
 
 class Training:
@@ -68,12 +57,17 @@ class Training:
         self.dtype = None
         if recipe.opt_level is None and recipe.precision in ("float16", "bfloat16"):
             self.dtype = getattr(torch, recipe.precision)
+        self.patches: amp_legacy.Patches | None = None
+        self.untimed: str | None = None
         if recipe.opt_level is not None:
+            self.untimed = None if amp_legacy.is_compiled() else amp_legacy.PYTHON_ONLY
             from apex import amp  # only commits before 2025-05-08 have it
 
+            self.patches = amp_legacy.Patches()
             self.module, self.optimizer = amp.initialize(
                 module, self.optimizer, opt_level=recipe.opt_level, verbosity=0
             )
+            self.patches.found()
 
     def forward_backward(self, batch: Batch) -> torch.Tensor:
         """Gradients (scaled, where the recipe scales) into ``.grad``; returns the unscaled loss."""
@@ -107,6 +101,20 @@ class Training:
             self.optimizer.step()
         return loss
 
+    def gradients(self) -> list[torch.Tensor | None]:
+        """Of every parameter, unscaled; apex.amp keeps those in its master parameters."""
+        if self.recipe.opt_level is None:
+            return [p.grad for p in self.module.parameters()]
+        from apex import amp
+
+        return [p.grad for p in amp.master_params(self.optimizer)]
+
+    def scale(self) -> float | None:
+        """The loss scale, where there is one."""
+        if self.recipe.opt_level in ("O1", "O2"):
+            return amp_legacy.loss_scale()
+        return self.scaler.get_scale() if self.scaler is not None else None
+
     def unscale(self) -> None:
         """Bring the gradients back to their size; apex.amp's scale_loss has done so already."""
         if self.scaler is not None:
@@ -138,10 +146,13 @@ class AmpArm(Arm):
         self.training = workload.training(recipe, LR)
         self.training.settle(workload.same_batch())
         self.synchronises = recipe.grad_scaler or recipe.opt_level in ("O1", "O2")
+        self.untimed = self.training.untimed
         self.last: torch.Tensor | None = None
         self._matmul_precision = "highest"
 
     def prepare(self, calls: int) -> None:
+        if self.training.patches is not None:
+            self.training.patches.apply()
         self._matmul_precision = torch.get_float32_matmul_precision()
         set_tf32(self.recipe.precision == "tf32")
         self.training.restore_scaler()
@@ -151,6 +162,8 @@ class AmpArm(Arm):
 
     def finish(self) -> None:
         torch.set_float32_matmul_precision(self._matmul_precision)
+        if self.training.patches is not None:
+            self.training.patches.remove()
 
     def close(self) -> None:
         del self.training
@@ -200,10 +213,10 @@ class AmpWorkload(Workload):
 
     def arm(self, implementation: Implementation) -> Arm:
         recipe = implementation.build(self.case)
-        if recipe.opt_level is not None and self.case.get("legacy") != recipe.opt_level:
+        if recipe.opt_level is not None and amp_legacy.level(self.case) != recipe.opt_level:
             raise Unsupported(
-                "apex.amp keeps one level for a whole process and patches torch in it",
-                f"measure it in a case of its own with legacy: {recipe.opt_level}",
+                "apex.amp keeps one level for a whole process, which is another case's",
+                f"measure it in a case of its own with legacy: [{recipe.opt_level}]",
             )
         return AmpArm(recipe, self)
 
@@ -217,40 +230,39 @@ class AmpWorkload(Workload):
             training.scaler.load_state_dict({**training.scaler.state_dict(), "scale": CHECK_SCALE})
         loss = training.forward_backward(batch)
         training.unscale()
-        results = [p.grad for p in training.module.parameters()]
+        results = training.gradients()
         arm.finish()
         wide = copy.deepcopy(self.module).double()
         x, y = (t.double() if t.is_floating_point() else t for t in batch)
         expected = self.model.loss(wide(x), y)
         gradients = torch.autograd.grad(expected, list(wide.parameters()))
-        stages = 4 * self.model.depth * ROUNDOFF[arm.recipe.precision]
-        checks = [Check("loss", _relative(loss, expected.detach()), 2 * stages)]
-        limit = 2 * stages + (stages / 4) ** 0.5
         names = [name for name, _ in wide.named_parameters()]
-        for name, result, right in zip(names, results, gradients, strict=True):
-            error = None if result is None else _relative(result, right)
-            checks.append(Check(f"gradient of {name}", error, limit))
+        right = dict(zip(names, gradients, strict=True))
+        found = dict(zip(names, results, strict=True))
+        stages = 4 * self.model.depth * ROUNDOFF[arm.recipe.precision]
         training.optimizer.zero_grad()
-        return Parity(all(entry.passed for entry in checks), FORMULA, checks)
+        return compare(loss, expected.detach(), found, right, stages)
 
     def details(self, arm: Arm) -> dict[str, Any]:
         """Loss over 20 steps from fresh weights on one batch, steps skipped, and the last scale."""
         assert isinstance(arm, AmpArm)
         timed = None if arm.last is None else float(arm.last)
         facts: dict[str, Any] = {"timed_loss": timed, "tf32": arm.recipe.precision == "tf32"}
-        if arm.training.scaler is not None:
-            facts["timed_scale"] = arm.training.scaler.get_scale()
-        if arm.recipe.opt_level is not None:  # a second amp.initialize is not allowed
-            return facts | self._finite([timed], "while it was timed")
+        if (scale := arm.training.scale()) is not None:
+            facts["timed_scale"] = scale
+        if arm.recipe.opt_level is not None:
+            facts["opt_level"], facts["compiled"] = arm.recipe.opt_level, arm.untimed is None
+        # A second amp.initialize of the process takes over from the first, whose arm is done.
         training, batch = self.training(arm.recipe, LEARN_LR), self.same_batch()
-        scaler = training.scaler
-        losses, scales = [], [scaler.get_scale()] if scaler is not None else []
+        arm.training.patches = training.patches
+        first = training.scale()
+        losses, scales = [], [] if first is None else [first]
         arm.prepare(1)
         try:
             for _ in range(LEARN_STEPS):
                 losses.append(float(training.step(batch)))
-                if scaler is not None:
-                    scales.append(scaler.get_scale())
+                if (scale := training.scale()) is not None:
+                    scales.append(scale)
         finally:
             arm.finish()
         facts |= {"steps": LEARN_STEPS, "first_loss": losses[0], "loss": losses[-1]}
@@ -258,7 +270,7 @@ class AmpWorkload(Workload):
             skipped = sum(after < before for before, after in pairwise(scales))
             facts |= {"skipped_steps": skipped, "scale": scales[-1]}
             if skipped == LEARN_STEPS:
-                raise Diverged(f"GradScaler skipped all {LEARN_STEPS} steps")
+                raise Diverged(f"the loss scaler skipped all {LEARN_STEPS} steps")
         return facts | self._finite([timed, *losses], f"within {LEARN_STEPS} steps")
 
     @staticmethod
@@ -270,10 +282,3 @@ class AmpWorkload(Workload):
     def close(self) -> None:
         self.batches = []
         del self.module
-
-
-def _relative(result: torch.Tensor, expected: torch.Tensor) -> float | None:
-    """Frobenius norm of the error over that of ``expected``; None if not finite."""
-    if not bool(torch.isfinite(result).all()):
-        return None
-    return float((result.double() - expected).norm() / expected.norm())

@@ -28,11 +28,12 @@ class Implementation:
     """One way to do the operation.
 
     ``role`` says which baselines it belongs to: ``default`` (what PyTorch does when nothing is
-    asked for; exactly one per component), ``eager`` (another eager torch way), ``compiled``
-    (torch.compile or a CUDA graph of torch), None (a candidate only), or ``apart`` (in no verdict:
-    it runs on more than the others do). ``kernel`` is a regular
-    expression that one of the CUDA kernels it launches must match: the evidence that it ran and did
-    not fall back to torch. ``graphs`` is how many torch.compile makes of it, where it takes part.
+    asked for; exactly one in a case that torch can do), ``eager`` (another eager torch way),
+    ``compiled`` (torch.compile or a CUDA graph of torch), None (a candidate only), or ``apart`` (in
+    no verdict: it runs on more than the others do). ``kernel`` is a regular expression that one of
+    the CUDA kernels it launches must match: the evidence that it ran and did not fall back to
+    torch. ``graphs`` is how many torch.compile makes of it, where it takes part. ``only`` names the
+    cases it is for, as allowed values of a case's keys: FusedSGD has no cell in a case of LAMB.
     """
 
     name: str
@@ -43,6 +44,11 @@ class Implementation:
     description: str
     build: Callable[..., Any]
     graphs: int = 1
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def suits(self, case: Case) -> bool:
+        """Whether the case is one of those that this implementation is for."""
+        return all(case.get(key) in values for key, values in self.only.items())
 
     def missing(self, device: str) -> Missing | None:
         """The first unmet requirement on ``device`` as (reason, remedy), or None."""
@@ -71,8 +77,10 @@ class Component:
         own = case.get("implementations")
         return [
             name
-            for name in self.implementations
-            if (wanted is None or name in wanted) and (own is None or name in own)
+            for name, entry in self.implementations.items()
+            if (wanted is None or name in wanted)
+            and (own is None or name in own)
+            and entry.suits(case)
         ]
 
     def implementation(
@@ -82,6 +90,7 @@ class Component:
         role: str | None = None,
         requires: tuple[Requirement, ...] = (),
         kernel: str | None = None,
+        only: Mapping[str, tuple[Any, ...]] | None = None,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Register the decorated function; ValueError if it is misdescribed."""
         if role not in ROLES:
@@ -95,17 +104,21 @@ class Component:
             if not description:
                 raise ValueError(f"{self.name}.{name} needs a docstring: it is shown in the report")
             self.implementations[name] = Implementation(
-                name, package, role, requires, kernel, description, build
+                name, package, role, requires, kernel, description, build, only=dict(only or {})
             )
             return build
 
         return register
 
-    def baselines(self) -> dict[str, list[str]]:
-        """Members of torch_default, torch_eager_best and torch_best, by implementation name."""
+    def baselines(self, case: Case | None = None) -> dict[str, list[str]]:
+        """Members of torch_default, torch_eager_best and torch_best, by implementation name.
+
+        With a case, of those that are for it: empty where torch has no counterpart.
+        """
         by_role: dict[str | None, list[str]] = {role: [] for role in ROLES}
         for entry in self.implementations.values():
-            by_role[entry.role].append(entry.name)
+            if case is None or entry.suits(case):
+                by_role[entry.role].append(entry.name)
         eager = by_role["default"] + by_role["eager"]
         return {
             "torch_default": by_role["default"],

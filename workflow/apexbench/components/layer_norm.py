@@ -6,12 +6,14 @@ Inputs, directions and bytes: see :mod:`apexbench.components.norms`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
 from apexbench.components import norms, requirements
 from apexbench.components.component import Case, Component
-from apexbench.components.norms import EPS, Norm, NormWorkload
+from apexbench.components.norms import EPS, MIXED, Norm, NormWorkload, tried
 
 
 def reference(
@@ -59,8 +61,10 @@ KERNEL = "cuApply(Layer|RMS)Norm|cuComputeGradInput"
 
 @component.implementation(role="default")
 def torch_eager(case: Case) -> Norm:
-    """torch.nn.functional.layer_norm, eager."""
+    """torch.nn.functional.layer_norm, eager; mixed, on the input cast to the weight's dtype."""
     shape = (case["width"],)
+    if case.get("mixed"):
+        return lambda x, weight, bias: F.layer_norm(x.float(), shape, weight, bias, EPS)
     return lambda x, weight, bias: F.layer_norm(x, shape, weight, bias, EPS)
 
 
@@ -82,12 +86,66 @@ def apex_memory_efficient(case: Case) -> Norm:
     return _apex(case, memory_efficient=True)
 
 
+@component.implementation(package="apex", requires=(NEEDS,), kernel=KERNEL, only=MIXED)
+def apex_mixed(case: Case) -> Norm:
+    """apex.normalization.MixedFusedLayerNorm: the weight may be wider than the input."""
+    return _mixed(case, memory_efficient=False)
+
+
+@component.implementation(package="apex", requires=(NEEDS,), kernel=KERNEL, only=MIXED)
+def apex_mixed_memory_efficient(case: Case) -> Norm:
+    """apex.normalization.MixedFusedLayerNorm, memory_efficient=True."""
+    return _mixed(case, memory_efficient=True)
+
+
+@component.implementation(
+    package="apex",
+    requires=(requirements.apex("fast_layer_norm"),),
+    kernel="ln_(fwd|bwd)",
+    only={"affine": (True,)},
+)
+def apex_fast(case: Case) -> Norm:
+    """apex.contrib.layer_norm.FastLayerNorm: kernels tuned for a list of widths."""
+    from apex.contrib.layer_norm.layer_norm import _fast_layer_norm
+
+    return tried(lambda x, weight, bias: _fast_layer_norm(x, weight, bias, EPS, False), case)
+
+
+@component.implementation(package="liger-kernel", requires=norms.LIGER, only={"affine": (True,)})
+def liger(case: Case) -> Norm:
+    """liger_kernel.ops.LigerLayerNormFunction, a Triton kernel."""
+    from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+
+    return lambda x, weight, bias: LigerLayerNormFunction.apply(x, weight, bias, EPS)
+
+
+@component.implementation(
+    package="transformer-engine", requires=norms.TRANSFORMER_ENGINE, only={"affine": (True,)}
+)
+def transformer_engine(case: Case) -> Norm:
+    """transformer_engine.pytorch.LayerNorm."""
+    from transformer_engine import pytorch as te
+
+    return norms.with_parameters(te.LayerNorm(case["width"], eps=EPS), case)
+
+
 def _apex(case: Case, memory_efficient: bool) -> Norm:
     from apex.normalization.fused_layer_norm import fused_layer_norm, fused_layer_norm_affine
 
     shape = (case["width"],)
     if not case["affine"]:
         return lambda x, weight, bias: fused_layer_norm(x, shape, EPS, memory_efficient)
-    return lambda x, weight, bias: fused_layer_norm_affine(
+
+    def norm(x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
+        return fused_layer_norm_affine(x, weight, bias, shape, EPS, memory_efficient)
+
+    return tried(norm, case) if case.get("mixed") else norm
+
+
+def _mixed(case: Case, memory_efficient: bool) -> Norm:
+    from apex.normalization.fused_layer_norm import mixed_dtype_fused_layer_norm_affine
+
+    shape = (case["width"],)
+    return lambda x, weight, bias: mixed_dtype_fused_layer_norm_affine(
         x, weight, bias, shape, EPS, memory_efficient
     )

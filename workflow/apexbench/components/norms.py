@@ -4,6 +4,8 @@ Shapes: x, y and their gradients are (rows, width); weight and bias are (width,)
 all tensors have the case's dtype. Under autocast x, weight and bias are float32, as in a
 Transformer's residual stream, and the operation includes the cast of y to the case's dtype, which
 the next Linear needs: Apex's norms return that dtype themselves, torch's LayerNorm returns float32.
+Mixed, x has the case's dtype and weight and bias are float32, as where a model keeps its norms
+wide; the operation then also ends in the case's dtype.
 
 Directions: ``forward`` runs as in training, with what backward needs saved; ``backward`` is
 ``torch.autograd.grad`` with a dense random gradient on a forward built before the window;
@@ -16,20 +18,28 @@ out: they are below a thousandth.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 
+from apexbench.components import requirements
 from apexbench.components.component import Case, Implementation
 from apexbench.measuring import parity
-from apexbench.measuring.arms import Arm, Workload
+from apexbench.measuring.arms import Arm, Unsupported, Workload
 from apexbench.records import Parity, Work
 
 Norm = Callable[[torch.Tensor, "torch.Tensor | None", "torch.Tensor | None"], torch.Tensor]
 Reference = Callable[..., dict[str, torch.Tensor]]
 EPS = 1e-5
 PARITY_CHUNK = 2**25
+MIXED: dict[str, tuple[Any, ...]] = {"mixed": (True,)}
+LIGER = (requirements.cuda, requirements.package("liger_kernel", "liger-kernel"))
+TRANSFORMER_ENGINE = (
+    requirements.cuda,
+    requirements.package("transformer_engine", "transformer-engine[pytorch]"),
+)
 
 
 def label(case: Case) -> str:
@@ -37,6 +47,8 @@ def label(case: Case) -> str:
     parts = [f"{case['rows']}×{case['width']}", case["dtype"], case["direction"].replace("_", "+")]
     if case["autocast"]:
         parts.append("autocast")
+    if case.get("mixed"):
+        parts.append("float32 weight")
     if not case["affine"]:
         parts.append("no affine")
     return " ".join(parts)
@@ -55,6 +67,45 @@ def work(case: Case) -> Work:
     return Work(elements * passes, None, f"N × {passes} B, N = rows × width", "copy")
 
 
+def with_parameters(module: torch.nn.Module, case: Case) -> Norm:
+    """A module as a function of the arms' shared weight and bias, in the place of its own."""
+    dtype = (
+        torch.float32 if case["autocast"] or case.get("mixed") else getattr(torch, case["dtype"])
+    )
+    module = module.to(dtype=dtype)
+    names = [name for name, _ in module.named_parameters()]
+
+    def norm(x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
+        own = {name: bias if "bias" in name else weight for name in names}
+        return torch.func.functional_call(module, own, (x,))
+
+    return norm
+
+
+def tried(function: Norm, case: Case) -> Norm:
+    """``function``, after it took two rows of the case forward and backward.
+
+    Kernels are made for lists of widths and dtypes: Unsupported names the case's, with the message.
+    """
+    dtype = getattr(torch, case["dtype"])
+    vectors = torch.float32 if case["autocast"] or case.get("mixed") else dtype
+    inner = torch.float32 if case["autocast"] else dtype
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x = torch.ones(2, case["width"], device=device, dtype=inner, requires_grad=True)
+    weight = torch.ones(case["width"], device=device, dtype=vectors, requires_grad=True)
+    try:
+        with torch.autocast(device, dtype) if case["autocast"] else contextlib.nullcontext():
+            y = function(x, weight, torch.zeros_like(weight))
+        torch.autograd.grad(y, x, torch.ones_like(y))
+    except RuntimeError as error:
+        line = str(error).splitlines()[0]
+        raise Unsupported(
+            f"no kernel for width {case['width']}, input {inner}, weight {vectors}: {line}",
+            "apex_mixed takes a float32 weight with a 16-bit input" if case.get("mixed") else None,
+        ) from error
+    return function
+
+
 class NormArm(Arm):
     """One norm in one direction; buffers belong to the workload."""
 
@@ -67,7 +118,8 @@ class NormArm(Arm):
         """y of the ``index``-th buffers, in the dtype that the consumer takes."""
         x, weight, bias, _ = self.workload.buffers[index]
         if not self.workload.autocast:
-            return self.function(x, weight, bias)
+            y = self.function(x, weight, bias)
+            return y.to(self.workload.dtype) if self.workload.mixed else y
         with torch.autocast(self.workload.device, dtype=self.workload.dtype):
             return self.function(x, weight, bias).to(self.workload.dtype)
 
@@ -103,7 +155,8 @@ class NormWorkload(Workload):
         self.case = case
         self.device = device
         self.dtype = getattr(torch, case["dtype"])
-        self.autocast = bool(case["autocast"])
+        self.autocast, self.mixed = bool(case["autocast"]), bool(case.get("mixed"))
+        self.vectors = torch.float32 if self.autocast or self.mixed else self.dtype
         self.direction = case["direction"]
         self.work = work(case)
         self.reference = reference
@@ -122,9 +175,9 @@ class NormWorkload(Workload):
         x = self._tensor(rows, width).requires_grad_()
         weight = bias = None
         if self.case["affine"]:
-            weight = self._tensor(width).mul_(0.1).add_(1).requires_grad_()
+            weight = self._tensor(width, dtype=self.vectors).mul_(0.1).add_(1).requires_grad_()
         if self.has_bias:
-            bias = self._tensor(width).mul_(0.1).requires_grad_()
+            bias = self._tensor(width, dtype=self.vectors).mul_(0.1).requires_grad_()
         return x, weight, bias, self._tensor(rows, width, dtype=self.dtype)
 
     def buffer_bytes(self) -> int:
@@ -166,12 +219,13 @@ class NormWorkload(Workload):
                 if name in expected:
                     vectors[name] = vectors.get(name, 0) + expected[name]
         inner = torch.float32 if self.autocast else self.dtype
+        vector = self._gradient_dtype(self.vectors)
         checks = [
             parity.Check("y", worst["y"], parity.tolerance(self.dtype, width)),
             parity.Check("dx", worst["dx"], parity.tolerance(self._gradient_dtype(inner), width)),
         ]
         for (name, expected_vector), result in zip(vectors.items(), gradients[1:], strict=True):
-            limit = parity.tolerance(self._gradient_dtype(inner), rows)
+            limit = parity.tolerance(vector, rows)
             checks.append(parity.Check(name, parity.error(result, expected_vector), limit))
         passed = all(entry.passed for entry in checks)
         return Parity(
@@ -179,8 +233,8 @@ class NormWorkload(Workload):
         )
 
     def _gradient_dtype(self, inner: torch.dtype) -> torch.dtype:
-        """Under autocast an implementation may work in that dtype and cast gradients back."""
-        return self.dtype if self.autocast else inner
+        """Under autocast or mixed an implementation may work in the case's dtype and cast back."""
+        return self.dtype if self.autocast or self.mixed else inner
 
     def close(self) -> None:
         self.buffers = []

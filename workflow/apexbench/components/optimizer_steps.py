@@ -26,7 +26,10 @@ class Compiled:
 
 
 class Captured:
-    """An optimizer whose whole update is replayed from a CUDA graph."""
+    """An optimizer whose whole update is replayed from a CUDA graph.
+
+    Its learning rate and step count live on the device: a number would be a constant of the graph.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self.optimizer = optimizer
@@ -101,6 +104,9 @@ class Update:
             for value in state.values():
                 if isinstance(value, torch.Tensor):
                     value.zero_()
+        for group in self.optimizer.param_groups:  # Apex counts steps by group
+            if isinstance(group.get("step"), torch.Tensor):
+                group["step"].zero_()
         self.restore_scaler()
         return self._graph.replay
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from apexbench.components import adamw_parity, requirements
+from apexbench.components import adamw_parity, optimizer_parity, requirements
 from apexbench.components.component import Case, Implementation
 from apexbench.components.models import elements, parameter_shapes
 from apexbench.components.optimizer_steps import SCALE, Update
@@ -15,7 +15,14 @@ from apexbench.errors import UserError
 from apexbench.measuring.arms import Arm, Unsupported, Workload
 from apexbench.records import Parity, Work
 
-ALGORITHMS = {"adamw": "AdamW"}
+ALGORITHMS = {
+    "adamw": "AdamW",
+    "adam": "Adam",
+    "sgd": "SGD",
+    "adagrad": "Adagrad",
+    "lamb": "LAMB",
+    "novograd": "NovoGrad",
+}
 DTYPES = ("float32", "bfloat16", "float16")
 
 BETAS = (0.9, 0.999)
@@ -23,6 +30,9 @@ EPS = 1e-8
 EPS_FLOAT16 = 1e-4
 """1e-8 is zero in float16, in which torch keeps the moments: it would divide by 0."""
 WEIGHT_DECAY = 0.1
+MOMENTUM = 0.9
+MAX_GRAD_NORM = 1.0
+"""LAMB clips by the norm over all gradients, as part of the algorithm."""
 LR = 1e-6
 """Small, so that thousands of steps on the same gradients leave the parameters N(0, 1)-like."""
 
@@ -34,12 +44,21 @@ def label(case: Case) -> str:
 
 
 def hyperparameters(case: Case) -> dict[str, Any]:
-    """betas, eps and weight_decay of a case, the same for every implementation."""
-    return {
-        "betas": case.get("betas", BETAS),
-        "eps": case.get("eps", EPS_FLOAT16 if case["dtype"] == "float16" else EPS),
-        "weight_decay": case.get("weight_decay", WEIGHT_DECAY),
+    """What a case's update rule takes beside lr, the same for every implementation."""
+    eps = EPS_FLOAT16 if case["dtype"] == "float16" else EPS
+    known = {
+        "betas": BETAS,
+        "momentum": MOMENTUM,
+        "eps": eps,
+        "weight_decay": WEIGHT_DECAY,
+        "max_grad_norm": MAX_GRAD_NORM,
     }
+    names = {
+        "sgd": ("momentum", "weight_decay"),
+        "adagrad": ("eps", "weight_decay"),
+        "lamb": ("betas", "eps", "weight_decay", "max_grad_norm"),
+    }.get(case["algorithm"], ("betas", "eps", "weight_decay"))
+    return {name: case.get(name, known[name]) for name in names}
 
 
 def learning_rate(step: int) -> float:
@@ -47,17 +66,32 @@ def learning_rate(step: int) -> float:
     return LR * (1 + 0.5 * math.cos(step))
 
 
+MOVES = {
+    "adamw": (7, "read p, g, m, v; write p, m, v"),
+    "adam": (7, "read p, g, m, v; write p, m, v"),
+    "sgd": (5, "read p, g, b; write p, b"),
+    "adagrad": (5, "read p, g, h; write p, h"),
+    "lamb": (
+        11,
+        "read g for its norm; read p, g, m, v and write m, v, u; read p, u and write p once the "
+        "norms of p and of the update u are known",
+    ),
+    "novograd": (6, "read g for its norm; read p, g, m; write p, m"),
+}
+"""Values moved per parameter, and which: what must be read before the first parameter may change
+is read a second time."""
+
+
 def work(case: Case) -> Work:
     """Least bytes of one step, bounded by the copy ceiling."""
     size = getattr(torch, case["dtype"]).itemsize
-    moved = (8 if case["grad_scaler"] else 7) * size
-    what = "read p, g, m, v; write p, m, v"
+    values, what = MOVES[case["algorithm"]]
     if case["grad_scaler"]:
-        what += "; read g for the inf check"
+        values, what = values + 1, f"{what}; read g for the inf check"
     return Work(
-        elements(parameter_shapes(case["model"])) * moved,
+        elements(parameter_shapes(case["model"])) * values * size,
         None,
-        f"{moved} B × parameters: {what}, {size} B each",
+        f"{values * size} B × parameters: {what}, {size} B each",
         "copy",
     )
 
@@ -70,8 +104,9 @@ class OptimizerArm(Arm):
         self.workload = workload
         self.update = workload.build(implementation, workload.case, workload.params)
         self.synchronises = self.update.synchronises
-        # An unscaled gradient must be restored before it is unscaled again.
-        self.max_calls = 1 if workload.case["grad_scaler"] else None
+        # An unscaled gradient must be restored before it is unscaled again; so must LAMB's, which
+        # Apex overwrites with the update.
+        self.max_calls = 1 if workload.gradients else None
         self.steps = 0
 
     def prepare(self, calls: int) -> None:
@@ -115,7 +150,7 @@ class OptimizerWorkload(Workload):
             p = torch.nn.Parameter(p)
             p.grad = g.mul_(0.01 * (SCALE if case["grad_scaler"] else 1))
             self.params.append(p)
-        if case["grad_scaler"]:
+        if case["grad_scaler"] or case["algorithm"] == "lamb":
             self._scaled = [p.grad for p in self.params if p.grad is not None]
             self.gradients = [gradient.clone() for gradient in self._scaled]
 
@@ -141,12 +176,12 @@ class OptimizerWorkload(Workload):
         return OptimizerArm(implementation, self)
 
     def check(self, arm: Arm) -> Parity:
-        """The arm's implementation, built on small tensors, against float64 AdamW by formula."""
+        """The arm's implementation, built on small tensors, against the float64 formula."""
         assert isinstance(arm, OptimizerArm)
         return _parity(arm.implementation, self)
 
     def restore_gradients(self) -> None:
-        """Undo what an unscaling did to the shared gradients."""
+        """Undo what an unscaling, or Apex's LAMB, did to the shared gradients."""
         if self.gradients:
             with torch.no_grad():
                 torch._foreach_copy_(self._scaled, self.gradients)
@@ -182,13 +217,22 @@ def _parity(implementation: Implementation, workload: OptimizerWorkload) -> Pari
         workload.seed,
     )
     if key not in _PARITY:
-        case = {**workload.case, **adamw_parity.SETTINGS.as_case()}
-        _PARITY[key] = adamw_parity.check(
+        algorithm, adamw = workload.case["algorithm"], workload.case["algorithm"] == "adamw"
+        settings = (
+            adamw_parity.SETTINGS.as_case() if adamw else optimizer_parity.SETTINGS[algorithm]
+        )
+        case = {**workload.case, **settings}
+        arguments = (
             lambda params: workload.build(implementation, case, params),
             workload.dtype,
             workload.device,
             workload.seed,
             SCALE if workload.case["grad_scaler"] else 1.0,
-            few=requirements.compiler in implementation.requires,
+            requirements.compiler in implementation.requires,
+        )
+        _PARITY[key] = (
+            adamw_parity.check(*arguments)
+            if adamw
+            else optimizer_parity.check(algorithm, *arguments)
         )
     return _PARITY[key]

@@ -30,6 +30,16 @@ def apex(module: str) -> Requirement:
     return requirement
 
 
+def legacy_amp(device: str) -> Missing | None:
+    """apex.amp here, or in the folder that a case with ``legacy`` has a process with."""
+    from apexbench.machine.apex import REMOVED
+    from apexbench.machine.apex_source import LEGACY_FOLDER
+
+    unmet = apex("apex.amp")(device)
+    elsewhere = (LEGACY_FOLDER / "apex" / "amp").is_dir()
+    return None if unmet is not None and unmet[0] == REMOVED and elsewhere else unmet
+
+
 def compiler(device: str) -> Missing | None:
     """What torch.compile needs: a C++ compiler on the CPU, Triton and a C compiler on a GPU."""
     from apexbench.machine.toolchain import compile_missing, needs_quoting
@@ -46,14 +56,18 @@ def compiler(device: str) -> Missing | None:
 
 
 def package(name: str, distribution: str | None = None) -> Requirement:
-    """An optional Python package, importable by ``name`` and installed as ``distribution``."""
-    distribution = distribution or name
+    """An optional Python package, importable by ``name`` and installed as ``distribution``.
+
+    The distribution may name extras, as in ``transformer-engine[pytorch]``.
+    """
+    wanted = distribution or name
+    distribution = wanted.split("[")[0]
 
     def requirement(device: str) -> Missing | None:
         try:
             importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
-            return f"needs {distribution}", f"python -m pip install {distribution}"
+            return f"needs {distribution}", f"python -m pip install '{wanted}'"
         return None
 
     return requirement

@@ -6,12 +6,14 @@ Inputs, directions and bytes: see :mod:`apexbench.components.norms`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
 from apexbench.components import norms, requirements
 from apexbench.components.component import Case, Component
-from apexbench.components.norms import EPS, Norm, NormWorkload
+from apexbench.components.norms import EPS, MIXED, Norm, NormWorkload, tried
 
 
 def reference(
@@ -50,8 +52,10 @@ KERNEL = "cuApply(Layer|RMS)Norm|cuComputeGradInput"
 
 @component.implementation(role="default")
 def torch_eager(case: Case) -> Norm:
-    """torch.nn.functional.rms_norm, eager."""
+    """torch.nn.functional.rms_norm, eager; mixed, on the input cast to the weight's dtype."""
     shape = (case["width"],)
+    if case.get("mixed"):
+        return lambda x, weight, bias: F.rms_norm(x.float(), shape, weight, EPS)
     return lambda x, weight, bias: F.rms_norm(x, shape, weight, EPS)
 
 
@@ -87,10 +91,53 @@ def apex_memory_efficient(case: Case) -> Norm:
     return _apex(case, memory_efficient=True)
 
 
+@component.implementation(package="apex", requires=(NEEDS,), kernel=KERNEL, only=MIXED)
+def apex_mixed(case: Case) -> Norm:
+    """apex.normalization.MixedFusedRMSNorm: the weight may be wider than the input."""
+    return _mixed(case, memory_efficient=False)
+
+
+@component.implementation(package="apex", requires=(NEEDS,), kernel=KERNEL, only=MIXED)
+def apex_mixed_memory_efficient(case: Case) -> Norm:
+    """apex.normalization.MixedFusedRMSNorm, memory_efficient=True."""
+    return _mixed(case, memory_efficient=True)
+
+
+@component.implementation(package="liger-kernel", requires=norms.LIGER)
+def liger(case: Case) -> Norm:
+    """liger_kernel.ops.LigerRMSNormFunction, a Triton kernel; the arms' gradient is kept as is."""
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
+    return lambda x, weight, bias: LigerRMSNormFunction.apply(x, weight, EPS, 0.0, "llama", False)
+
+
+@component.implementation(
+    package="transformer-engine", requires=norms.TRANSFORMER_ENGINE, only={"affine": (True,)}
+)
+def transformer_engine(case: Case) -> Norm:
+    """transformer_engine.pytorch.RMSNorm."""
+    from transformer_engine import pytorch as te
+
+    return norms.with_parameters(te.RMSNorm(case["width"], eps=EPS), case)
+
+
 def _apex(case: Case, memory_efficient: bool) -> Norm:
     from apex.normalization.fused_layer_norm import fused_rms_norm, fused_rms_norm_affine
 
     shape = (case["width"],)
     if not case["affine"]:
         return lambda x, weight, bias: fused_rms_norm(x, shape, EPS, memory_efficient)
-    return lambda x, weight, bias: fused_rms_norm_affine(x, weight, shape, EPS, memory_efficient)
+
+    def norm(x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
+        return fused_rms_norm_affine(x, weight, shape, EPS, memory_efficient)
+
+    return tried(norm, case) if case.get("mixed") else norm
+
+
+def _mixed(case: Case, memory_efficient: bool) -> Norm:
+    from apex.normalization.fused_layer_norm import mixed_dtype_fused_rms_norm_affine
+
+    shape = (case["width"],)
+    return lambda x, weight, bias: mixed_dtype_fused_rms_norm_affine(
+        x, weight, shape, EPS, memory_efficient
+    )

@@ -17,6 +17,12 @@ SINGULAR = {
     "models": "model",
     "algorithms": "algorithm",
     "batches": "batch",
+    "operations": "operation",
+    "vocabularies": "vocabulary",
+    "scopes": "scope",
+    "masks": "mask",
+    "parts": "part",
+    "sequences": "sequence",
 }
 """What an axis is called in a case, where that is not its own name."""
 
@@ -34,7 +40,8 @@ def expand(path: str, settings: Mapping[str, Any], axes: Sequence[str]) -> list[
 
     A further grid's own ``implementations`` stand in its cases; a case of several grids has those
     of all. Combinations that mean nothing (float32 under autocast, a GradScaler with bfloat16
-    parameters) are left out. Raises UserError if nothing is left, or more than ``MAX_CASES``.
+    parameters, a mixed norm without a weight) are left out. Raises UserError if nothing is left,
+    or more than ``MAX_CASES``.
     """
     total = sum(
         math.prod(len(values) for values in grid.values()) for grid in grids(settings, axes)
@@ -52,7 +59,7 @@ def expand(path: str, settings: Mapping[str, Any], axes: Sequence[str]) -> list[
                 own = {} if names is None else {"implementations": list(names)}
                 _join(cases.setdefault(values, {**case, **own}), names)
     if not cases:
-        raise UserError(f"{path} has no case: {_why_empty(axes)}.")
+        raise UserError(f"{path} has no case: {_why_empty(settings, axes)}.")
     return list(cases.values())
 
 
@@ -65,6 +72,8 @@ def _join(case: dict[str, Any], names: Sequence[str] | None) -> None:
 
 
 def _meaningful(case: Mapping[str, Any]) -> bool:
+    if case.get("mixed") and (case["dtype"] == "float32" or case["autocast"] or not case["affine"]):
+        return False
     if case.get("autocast"):
         return bool(case["dtype"] != "float32")
     if case.get("grad_scaler"):
@@ -72,7 +81,12 @@ def _meaningful(case: Mapping[str, Any]) -> bool:
     return True
 
 
-def _why_empty(axes: Sequence[str]) -> str:
+def _why_empty(settings: Mapping[str, Any], axes: Sequence[str]) -> str:
+    if settings.get("mixed") == [True]:
+        return (
+            "mixed: [true] needs float16 or bfloat16 in dtypes, "
+            "autocast: [false] and affine: [true]"
+        )
     if "autocast" in axes:
         return "autocast: [true] needs float16 or bfloat16 in dtypes"
     return "grad_scaler: [true] needs float32 in dtypes"

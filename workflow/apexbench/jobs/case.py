@@ -102,7 +102,7 @@ def measure(
             for entry in chosen:
                 _bring_up(entry, workload, context, running)
             if running.arms:
-                samples = _sample(component, workload, context, running)
+                samples = _sample(component.baselines(case), workload, context, running)
                 _details(workload, context, running)
     finally:
         for arm in running.arms.values():
@@ -147,7 +147,7 @@ def measure(
         seconds={name: round(value, 4) for name, value in running.seconds.items()},
     )
     apart = frozenset(entry.name for entry in chosen if entry.role == "apart")
-    verdicts.compare(record, component.baselines(), samples, context.settings, apart)
+    verdicts.compare(record, component.baselines(case), samples, context.settings, apart)
     return record
 
 
@@ -275,9 +275,9 @@ def _bring_up(
 
 
 def _sample(
-    component: Component, workload: Workload, context: Context, running: _Running
+    baselines: dict[str, list[str]], workload: Workload, context: Context, running: _Running
 ) -> dict[str, Samples]:
-    pairs = verdicts.pairs(component.baselines(), list(running.arms))
+    pairs = verdicts.pairs(baselines, list(running.arms))
     groups = (
         [dict(running.arms)]
         if workload.interleaved

@@ -6,7 +6,7 @@ import importlib
 import importlib.metadata
 
 from apexbench.components.component import Component
-from apexbench.components.names import component_files
+from apexbench.components.names import IMPLEMENTATIONS, component_files
 from apexbench.config.schema import PLUGINS
 from apexbench.errors import UserError
 
@@ -17,6 +17,8 @@ def find(name: str) -> Component:
         module = importlib.import_module("apexbench.transformer.workload")
     elif name in component_files():
         module = importlib.import_module(f"apexbench.components.{name}")
+        for entry in importlib.metadata.entry_points(group=IMPLEMENTATIONS, name=name):
+            entry.load()  # decorates its implementations onto the component
     else:
         for entry in importlib.metadata.entry_points(group=PLUGINS):
             if entry.name == name:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbench import records
+from apexbench.components.names import outside
 from apexbench.errors import UserError
 
 PACKAGE = Path(__file__).parents[1]
@@ -104,7 +105,7 @@ def sources(component: str) -> list[Path]:
         parts = {path for name in PARTS for path in own_sources(name)}
         own = sorted((PACKAGE / "transformer").glob("*.py")) + sorted(parts)
     else:
-        own = own_sources(component)
+        own = own_sources(component) + outside(component)
     return measuring + [path for path in own if path.exists()]
 
 

@@ -28,6 +28,7 @@ from apexbench.jobs.progress import Progress
 from apexbench.jobs.provenance import gpu
 from apexbench.jobs.request import Request, Task
 from apexbench.jobs.worker import EXIT_DEVICE_LOST
+from apexbench.machine import apex_source
 from apexbench.measuring.beat import Beat
 
 MOST_RESTARTS_WITHOUT_PROGRESS = 3
@@ -63,7 +64,9 @@ def run(request: Request, out: Path, log: Path, progress: Progress | None = None
     progress.start(len(job.done))
     log.parent.mkdir(parents=True, exist_ok=True)
     for process in request.processes:
-        _measure(job, [task for task in tasks if task.process == process], progress)
+        own = [task for task in tasks if task.process == process]
+        for legacy in dict.fromkeys(_legacy(task) for task in own):
+            _measure(job, [task for task in own if _legacy(task) == legacy], progress)
     _check_kept(job)
     job.seconds["total"] = time.monotonic() - begin
     index = {
@@ -80,6 +83,21 @@ def run(request: Request, out: Path, log: Path, progress: Progress | None = None
     }
     records.write_text_atomically(out, json.dumps(index, indent=1) + "\n")
     progress.finish(job.measured, len(tasks))
+
+
+def _legacy(task: Task) -> str | None:
+    """The level of apex.amp that a task's process is for: each has a process of its own."""
+    named = task.case.get("legacy")
+    return None if named in (None, "none") else str(named)
+
+
+def _environment(tasks: list[Task], scratch: Path) -> dict[str, str]:
+    """The child's environment; for apex.amp the Apex that still has it comes first on the path."""
+    found = plain_paths.environment(scratch)
+    if _legacy(tasks[0]) is None:
+        return found
+    paths = [str(apex_source.LEGACY_FOLDER), found.get("PYTHONPATH", "")]
+    return {**found, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def cache_folder(records_folder: Path) -> Path:
@@ -193,7 +211,7 @@ def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | 
                     plain_paths.interpreter(Path(scratch)),
                     *("-m", *_module(job.request), str(path)),
                 ],
-                env=plain_paths.environment(Path(scratch)),
+                env=_environment(tasks, Path(scratch)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from apexbench.errors import UserError
+from apexbench.machine.apex_source import LEGACY_FOLDER
 from apexbench.machine.gpu import cuda_driver_version, driver_version, visible_gpus
 from apexbench.machine.host import cpu_model
 from apexbench.machine.install import find_apex, package_version, torch_build
@@ -95,9 +96,10 @@ def environment(device: str) -> dict[str, str | None]:
     """The fingerprint for measurements on ``device`` ("cuda" or "cpu"); None for what is not here.
 
     Keys: python, torch, torch_cuda, torch_git, the keys of ``PACKAGES``, cxx (compiler identity),
-    and for cuda driver, gpus (visible ones by name, sorted, "2x NAME"), apex_commit, apex_files;
-    for cpu cpu. The keys are the same for both devices; those of the other one are None, so that
-    a driver update does not make a CPU measurement stale.
+    and for cuda driver, gpus (visible ones by name, sorted, "2x NAME"), apex_commit, apex_files,
+    legacy_apex (the Apex that still has apex.amp); for cpu cpu. The keys are the same for both
+    devices; those of the other one are None, so that a driver update does not make a CPU
+    measurement stale.
     """
     build, compiler = torch_build(), cxx_compiler()
     found: dict[str, str | None] = {
@@ -111,6 +113,7 @@ def environment(device: str) -> dict[str, str | None]:
         "gpus": None,
         "apex_commit": None,
         "apex_files": None,
+        "legacy_apex": None,
         "cpu": None,
     }
     if device == "cpu":
@@ -123,6 +126,7 @@ def environment(device: str) -> dict[str, str | None]:
     found["gpus"] = ", ".join(counted) or None
     found["apex_commit"] = apex.commit
     found["apex_files"] = apex.fingerprint
+    found["legacy_apex"] = find_apex([str(LEGACY_FOLDER)]).fingerprint
     return found
 
 

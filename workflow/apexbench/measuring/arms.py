@@ -33,6 +33,9 @@ class Arm(ABC):
     synchronises: bool = False
     """Whether a call waits for the device (a GradScaler's inf check): no device_time then."""
 
+    untimed: str | None = None
+    """Why this arm is not to be timed though it runs (a build without its kernels)."""
+
     max_calls: int | None = None
     """The most calls one window may hold; 1 where state has to be restored between calls."""
 

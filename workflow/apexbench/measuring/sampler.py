@@ -130,6 +130,9 @@ class Sampler:
         shortest: dict[str, int] = {}
         dropped: dict[str, str] = {}
         for name in list(self.arms):
+            if (untimed := self.arms[name].untimed) is not None:
+                dropped[name] = untimed
+                continue
             if quantity == "device_time" and self.arms[name].synchronises:
                 dropped[name] = "it waits for the device, so that it has a step_time only"
                 continue

@@ -13,6 +13,12 @@ from apexbench.report.verdicts import Entry, against, missing_reason, strongest,
 YES, NO, ONLY, UNTESTED, UNCLEAR = "yes", "no", "only for", "not tested", "unclear"
 MOST_NAMED = 2
 EAGER = "without torch.compile or a CUDA graph"
+OTHER_OPTIMIZERS = {
+    "apex_sgd": "FusedSGD",
+    "apex_adagrad": "FusedAdagrad",
+    "apex_lamb": "FusedLAMB",
+    "apex_novograd": "FusedNovoGrad",
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,8 @@ def tiles(cases: Sequence[Case], device: str) -> list[Tile]:
     """One tile per component that has, or should have, an Apex arm."""
     result = []
     for component in sorted({case.component for case in cases}, key=vocabulary.order):
+        if component in vocabulary.NO_TILE:
+            continue
         own = [case for case in cases if case.component == component]
         select = is_adam if component == "optimizer" else is_apex
         if any(select(arm) for case in own for arm in case.arms):
@@ -39,11 +47,43 @@ def tiles(cases: Sequence[Case], device: str) -> list[Tile]:
     return result
 
 
+def _named(name: str) -> Callable[[Arm], bool]:
+    return lambda arm: arm.implementation == name
+
+
+def other_optimizers(cases: Sequence[Case], device: str) -> list[str]:
+    """A line for each of Apex's optimizers other than FusedAdam, from the cases of its rule."""
+    lines = []
+    for name, part in OTHER_OPTIMIZERS.items():
+        own = [case for case in cases if case.component == "optimizer" and case.arm(name)]
+        if not own:
+            continue
+        counterparts = [arm for case in own for arm in case.arms if not arm.is_apex]
+        measured = [case for case in own if case.time(case.arm(name))]  # type: ignore[arg-type]
+        if counterparts or not measured:
+            lines.append(decide("optimizer", own, _named(name), device, part).line)
+        else:
+            times = []
+            for case in measured:
+                time = case.time(case.arm(name))  # type: ignore[arg-type]
+                assert time is not None
+                times.append(f"{numbers.time(time.value, time.low, time.high)} on {case.name}")
+            lines.append(
+                f"{part} has no counterpart in PyTorch to be compared with: it takes "
+                f"{numbers.listing(times)}."
+            )
+    return lines
+
+
 def decide(
-    component: str, cases: Sequence[Case], select: Callable[[Arm], bool], device: str
+    component: str,
+    cases: Sequence[Case],
+    select: Callable[[Arm], bool],
+    device: str,
+    part: str | None = None,
 ) -> Tile:
     """Yes: an Apex arm beats all that torch ships in every case; only for: in some; no: in none."""
-    part = vocabulary.APEX_PART.get(component, f"Apex's {vocabulary.title(component)}")
+    part = part or vocabulary.APEX_PART.get(component, f"Apex's {vocabulary.title(component)}")
 
     def tile(answer: str, where: str, line: str, reason: str = "") -> Tile:
         label = vocabulary.BUILD_FOR.get(component, part)

@@ -15,6 +15,8 @@ def built_from_source(cases: Sequence[Case]) -> Claim:
     """C1, from what Apex is here and from what its arms said."""
     states = {}
     for case in cases:
+        if case.config.get("legacy", "none") != "none":
+            continue  # measured with another Apex, whose build this claim is not about
         entry = case.provenance.get("apex")
         if isinstance(entry, dict):
             states[str(entry.get("state", "unknown"))] = entry

@@ -18,8 +18,10 @@ from apexbench.report import (
     gpus,
     methods,
     numbers,
+    probes,
     provenance,
     tables,
+    tutorial,
     validity,
     vocabulary,
     work,
@@ -127,6 +129,12 @@ def _section(
     if component == "transformer":
         leads += _separate_bars(cases)
         leads += gpus.sentences(cases)
+    if component == "compatibility":
+        leads += probes.lines(cases)
+    if component == "tutorial":
+        leads += tutorial.lines(cases)
+    if component == "optimizer":
+        leads += answer.other_optimizers(cases, cases[0].device[0] if cases else "device")
     compared = component not in ("transformer", "ceiling")
     sentences, title, rows = work.least(cases if compared else [])
     leads += sentences
@@ -197,7 +205,11 @@ def _abstract(
         if isinstance(entry, dict) and entry.get("commit")
     ]
     apex = f"Apex at commit {numbers.listing(commits)}" if commits else "no usable Apex"
-    measured = [case for case in cases if case.component not in ("ceiling", "selfcheck")]
+    measured = [
+        case
+        for case in cases
+        if case.component not in ("ceiling", "selfcheck", *vocabulary.UNTIMED)
+    ]
     counts = Counter(claim.status for claim in evaluated)
     statuses = [f"{count} {status}" for status, count in sorted(counts.items())]
     lines = [

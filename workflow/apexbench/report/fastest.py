@@ -24,7 +24,7 @@ def winners(cases: Sequence[Case]) -> list[Winner]:
     """One per component in which at least two torch implementations were timed."""
     result = []
     for component in sorted({case.component for case in cases}, key=vocabulary.order):
-        if component in ("ceiling", "selfcheck"):
+        if component in ("ceiling", "selfcheck", *vocabulary.NO_TILE):
             continue
         own = [case for case in cases if case.component == component]
         best = [(case, arm) for case in own if (arm := _best(case)) is not None]
@@ -39,7 +39,11 @@ def _best(case: Case) -> Arm | None:
 
 
 def _torch(case: Case) -> list[Arm]:
-    return [arm for arm in case.arms if not arm.is_apex and arm.details.get("gpus", 1) == 1]
+    return [
+        arm
+        for arm in case.arms
+        if arm.package == "torch" and not arm.is_apex and arm.details.get("gpus", 1) == 1
+    ]
 
 
 def _winner(component: str, best: list[tuple[Case, Arm]]) -> Winner:

@@ -14,6 +14,23 @@ _NORM = {
     "formula": "the hand-written {norm} formula",
     "apex": "Fused{norm}",
     "apex_memory_efficient": "Fused{norm}(memory_efficient=True)",
+    "apex_mixed": "MixedFused{norm}",
+    "apex_mixed_memory_efficient": "MixedFused{norm}(memory_efficient=True)",
+    "apex_fast": "Fast{norm}",
+    "liger": "Liger {norm}",
+    "transformer_engine": "Transformer Engine {norm}",
+}
+_RULES = {
+    f"torch_{key}{suffix}": text.format(rule=rule)
+    for key, rule in (("sgd", "SGD"), ("adagrad", "Adagrad"))
+    for suffix, text in (
+        ("", "torch {rule} (default)"),
+        ("_forloop", "torch {rule}(foreach=False)"),
+        ("_foreach", "torch {rule}(foreach=True)"),
+        ("_fused", "torch {rule}(fused=True)"),
+        ("_compiled", "compiled torch {rule}"),
+        ("_cudagraph", "torch {rule} in a CUDA graph"),
+    )
 }
 NAMES: dict[str, dict[str, str]] = {
     "optimizer": {
@@ -26,6 +43,52 @@ NAMES: dict[str, dict[str, str]] = {
         "apex": "FusedAdam",
         "apex_capturable": "FusedAdam(capturable=True)",
         "apex_master_weights": "FusedAdam(master_weights=True)",
+        "apex_cudagraph": "FusedAdam in a CUDA graph",
+        **_RULES,
+        "apex_sgd": "FusedSGD",
+        "apex_adagrad": "FusedAdagrad",
+        "apex_lamb": "FusedLAMB",
+        "apex_novograd": "FusedNovoGrad",
+    },
+    "tutorial": {
+        "torch_default": "torch as it comes",
+        "torch_fused": "torch AdamW(fused=True)",
+        "apex": "Apex as it comes",
+    },
+    "grad_clip": {
+        "torch_default": "torch clip_grad_norm_",
+        "torch_forloop": "torch clip_grad_norm_(foreach=False)",
+        "torch_foreach": "torch clip_grad_norm_(foreach=True)",
+        "torch_cudagraph": "torch clip_grad_norm_ in a CUDA graph",
+        "apex": "Apex's clip_grad_norm_",
+    },
+    "dense": {
+        "torch_eager": "torch linear and activation",
+        "torch_compiled": "compiled torch linear and activation",
+        "apex_fused_dense": "FusedDense",
+        "apex_fused_dense_gelu_dense": "FusedDenseGeluDense",
+        "apex_mlp": "Apex's MLP",
+    },
+    "cross_entropy": {
+        "torch_eager": "torch cross_entropy",
+        "torch_upcast": "torch cross_entropy on float32 logits",
+        "torch_compiled": "compiled torch cross_entropy",
+        "apex": "Apex's xentropy",
+        "apex_upcast": "Apex's xentropy on float32 logits",
+        "liger": "Liger cross entropy",
+    },
+    "softmax": {
+        "torch_eager": "torch scale, mask and softmax",
+        "torch_compiled": "compiled torch softmax",
+        "torch_sdpa": "torch scaled_dot_product_attention",
+        "apex": "Apex's fused softmax",
+        "apex_generic": "Apex's generic fused softmax",
+    },
+    "rope": {
+        "torch_eager": "torch rotary embedding",
+        "torch_compiled": "compiled torch rotary embedding",
+        "apex": "Apex's fused RoPE",
+        "apex_cached": "Apex's fused RoPE with cached angles",
     },
     "layer_norm": {key: text.format(norm="LayerNorm") for key, text in _NORM.items()},
     "rms_norm": {key: text.format(norm="RMSNorm") for key, text in _NORM.items()},

@@ -90,7 +90,13 @@ def _case_rows(case: Case, measured: limits.Ceilings) -> Iterator[dict[str, Any]
             "parity_error": arm.parity_error,
         }
         if arm.status != "ok" or not arm.times:
-            yield common | {"quantity": case.quantity, "unit": "ns", "baseline": "n/a"}
+            reason = arm.reason or arm.details.get(f"no_{case.quantity}")
+            yield common | {
+                "quantity": case.quantity,
+                "unit": "ns",
+                "baseline": "n/a",
+                "reason": reason,
+            }
             continue
         for quantity, time in arm.times.items():
             share = limits.share(case, arm, quantity, measured)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from apexbench.records import BASELINES
-from apexbench.report import ceilings, loss_gate, numbers, vocabulary
+from apexbench.report import ceilings, loss_gate, numbers, probes, vocabulary
 from apexbench.report.cases import Arm, Case
+from apexbench.report.cells import Entry, Table
 from apexbench.report.evidence import Evidence
 from apexbench.report.figures.transformer import throughput
 
@@ -23,44 +22,12 @@ TRAINED = [
 ]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One table cell. ``sort`` is a number, or None to sort by the text.
-
-    ``verdict`` follows a ratio on a line of its own, with the marks of its footnotes.
-    """
-
-    text: str
-    sort: float | None = None
-    tone: str = ""
-    note: str = ""
-    verdict: str = ""
-
-
-@dataclass
-class Table:
-    """A titled table; ``total`` rows exist, of which ``rows`` are shown.
-
-    ``paper`` are the columns that the narrower paper shows.
-    ``footnotes`` explain the marks that follow a ratio.
-    """
-
-    title: str
-    columns: list[str]
-    rows: list[list[Entry]]
-    total: int
-    paper: list[int] = field(default_factory=list)
-    footnotes: list[str] = field(default_factory=list)
-
-    def plain(self) -> dict[str, Any]:
-        """The table as JSON values."""
-        return asdict(self) | {"paper": self.paper or list(range(len(self.columns)))}
-
-
 def component(name: str, cases: Sequence[Case], limits: ceilings.Ceilings, most: int) -> Table:
     """A component's arms, one row each: time, ratios with verdicts, share, memory, parity."""
     if name == "ceiling":
         return _ceilings(cases, most)
+    if name == "compatibility":
+        return probes.table(cases, most)
     trained = name == "transformer"
     columns = ["case", "implementation", *(TRAINED if trained else ["time"])]
     columns += [vocabulary.BASELINE_COLUMNS[base] for base in BASELINES]
@@ -126,6 +93,9 @@ def _row(
 def _measured(case: Case, arm: Arm, trained: bool) -> Entry:
     """Time, or throughput of a trained recipe; without a measurement its status and reason."""
     time = case.time(arm)
+    if time is None and arm.status == "ok":
+        why = str(arm.details.get(f"no_{case.quantity}", arm.reason or ""))
+        return Entry("not timed", tone="quiet", note=why)
     if time is None:
         mark = vocabulary.STATUS_MARKS.get(arm.status, "✕")
         text = f"{mark} {vocabulary.status(arm.status)}"

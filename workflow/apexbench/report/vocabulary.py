@@ -18,6 +18,8 @@ ORDER = (
     "cross_entropy",
     "softmax",
     "rope",
+    "compatibility",
+    "tutorial",
     "ceiling",
     "selfcheck",
 )
@@ -30,6 +32,8 @@ TITLES = {
     "cross_entropy": "Cross entropy",
     "softmax": "Softmax",
     "rope": "Rotary embedding",
+    "compatibility": "What else decides",
+    "tutorial": "The tutorial's way and ours",
     "amp": "Mixed precision",
     "transformer": "Transformer training",
     "ceiling": "Ceilings of this machine",
@@ -68,6 +72,13 @@ STATUS_MARKS = {
     "failed": "✕",
 }
 DIRECTIONS = {"forward_backward": "forward + backward"}
+
+
+UNTIMED = ("compatibility",)
+"""Components that record facts and time nothing."""
+
+NO_TILE = (*UNTIMED, "tutorial")
+"""Components that answer nothing of their own: others' cases do."""
 
 
 def order(component: str) -> tuple[int, str]:
