@@ -10,6 +10,7 @@ import time
 from typing import ClassVar
 
 from apexbench.components.component import Component
+from apexbench.measuring import faults
 from apexbench.measuring.arms import Arm, Workload
 from apexbench.records import Check, Parity, Work
 
@@ -33,6 +34,8 @@ class ToyWorkload(Workload):
     cold_cache = False
 
     def __init__(self, case, device, seed):
+        if case["name"] == "inputs":
+            _crash()
         self.case = case
         self.work = Work(None, None, "a toy moves nothing", None, "n/a: a toy")
 
@@ -105,15 +108,41 @@ def _no_cache():
             raise RuntimeError("the backend failed") from error
 
 
+def _kill():
+    """What the kernel does to a process when the host's memory ends."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class LostDevice(Spin):
+    """A sticky CUDA error: from the first one on, whatever touches the device raises."""
+
+    lost: ClassVar = False
+
+    def __init__(self, microseconds):
+        super().__init__(microseconds, self.fault)
+
+    def fault(self):
+        LostDevice.lost = True
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def close(self):
+        if LostDevice.lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+faults.device_is_lost = lambda device, error: LostDevice.lost
+
+
 @component.implementation()
 def faulty(case):
-    """Does what the case says: crash, hang, memory or nothing."""
+    """Does what the case says: crash, hang, memory, kill, sticky or nothing."""
     acts = {
         "crash": _crash,
         "hang": _hang,
         "memory": _raise,
+        "kill": _kill,
         "fill": _fill,
         "lose": _lose_the_disk,
         "cache": _no_cache,
     }
-    return Spin(100, acts.get(case["name"]))
+    return LostDevice(100) if case["name"] == "sticky" else Spin(100, acts.get(case["name"]))

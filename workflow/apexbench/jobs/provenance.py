@@ -117,5 +117,6 @@ def _libraries(cache: Path) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
         "triton": triton,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "apex": recall_status(cache).to_dict(),
     }

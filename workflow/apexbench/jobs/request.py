@@ -99,7 +99,8 @@ class Request:
 
 def sources(component: str) -> list[Path]:
     """The files that a component's measurements depend on; also the inputs of its rule."""
-    measuring = [*sorted((PACKAGE / "measuring").glob("*.py")), PACKAGE / "jobs" / "case.py"]
+    jobs = [PACKAGE / "jobs" / name for name in ("case.py", "preparing.py")]
+    measuring = [*sorted((PACKAGE / "measuring").glob("*.py")), *jobs]
     if component == "transformer":
         parts = {path for name in PARTS for path in own_sources(name)}
         own = sorted((PACKAGE / "transformer").glob("*.py")) + sorted(parts)

@@ -66,7 +66,7 @@ def main(path: str) -> int:
 
 
 def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
-    from apexbench.jobs import case, catalogue, provenance
+    from apexbench.jobs import case, catalogue, preparing, provenance
     from apexbench.jobs.request import Request
     from apexbench.measuring import faults
     from apexbench.measuring.beat import Beat
@@ -79,7 +79,7 @@ def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
     component = catalogue.find(request.component)
     timer = timer_for(request.device)
     described = provenance.provenance(request, Path(job["cache"]), component.torch_free)
-    context = case.Context(
+    context = preparing.Context(
         device=request.device,
         timer=timer,
         settings=provenance.settings(request),

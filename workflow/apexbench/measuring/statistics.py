@@ -24,6 +24,7 @@ MARGIN = 0.01
 SHORT_FACTOR = 2
 SHORT_NS = 30_000
 TRIM = 0.1
+FEWEST_TRIMMED = 8
 
 Array = NDArray[np.float64]
 
@@ -56,20 +57,26 @@ def interquartile_mean(values: ArrayLike) -> float:
     return float(ordered[cut : ordered.size - cut].mean())
 
 
+def trimmed(size: int) -> int:
+    """How many of ``size`` block values are cut from each end."""
+    return max(int(TRIM * size), 1 if size >= FEWEST_TRIMMED else 0)
+
+
 def trimmed_t(values: ArrayLike, confidence: float) -> Interval:
     """Trimmed mean of values in order of time, with its Student-t interval.
 
-    A tenth is trimmed from each end (at least one value from ten values on); the standard error is
-    s_w / ((1 - 2g/n) sqrt(n)) with the winsorised standard deviation s_w and n - 2g - 1 degrees of
-    freedom. Where neighbours resemble each other it grows by sqrt((1 + r) / (1 - r)), r the lag-one
-    autocorrelation (the variance of the mean of an AR(1) series). Raises ValueError below two.
+    A tenth is trimmed from each end (at least one value from eight values on, so that one outlier
+    changes no verdict however short a case); the standard error is s_w / ((1 - 2g/n) sqrt(n)) with
+    the winsorised standard deviation s_w and n - 2g - 1 degrees of freedom. Where neighbours
+    resemble each other it grows by sqrt((1 + r) / (1 - r)), r the lag-one autocorrelation (the
+    variance of the mean of an AR(1) series). Raises ValueError below two.
     """
     series = np.asarray(values, dtype=np.float64)
     ordered = np.sort(series)
     size = ordered.size
     if size < 2:
         raise ValueError("an interval needs at least two blocks")
-    cut = int(TRIM * size)
+    cut = trimmed(size)
     middle = ordered[cut : size - cut]
     winsorised = np.clip(ordered, middle[0], middle[-1])
     error = winsorised.std(ddof=1) / ((1 - 2 * cut / size) * math.sqrt(size))

@@ -17,7 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from apexbench.measuring.statistics import TRIM, Array, block_values, trimmed_t
+from apexbench.measuring.statistics import (
+    Array,
+    block_values,
+    member_confidence,
+    trimmed,
+    trimmed_t,
+)
 
 BLOCKS = 20
 FEWEST_BLOCKS = 8
@@ -29,15 +35,23 @@ SAFETY = 1.3
 
 @dataclass(frozen=True)
 class Paired:
-    """One comparison: paired log ratios by round, their blocks, the half-width wanted."""
+    """One comparison: paired log ratios by round, their blocks, the half-width wanted.
+
+    ``members`` is the size of the largest baseline that it is part of: its interval is the one that
+    the verdict against that baseline uses. ``floor`` is the tick relative to the shorter arm.
+    """
 
     ratios: Array
     blocks: NDArray[np.int_]
     target: float
+    members: int = 1
+    floor: float = 0.0
 
     def half_width(self, confidence: float) -> float:
-        """Half-width of the interval of these samples."""
-        return trimmed_t(block_values(self.ratios, self.blocks), confidence).half_width
+        """Half-width of the interval of these samples, as a verdict will see it."""
+        confidence = member_confidence(confidence, self.members)
+        interval = trimmed_t(block_values(self.ratios, self.blocks), confidence)
+        return max(interval.half_width, self.floor / 2)
 
 
 @dataclass(frozen=True)
@@ -61,10 +75,11 @@ def plan(pilot: list[Paired], confidence: float, round_seconds: float, seconds: 
     in a block, and one between blocks, which only more blocks reduce.
     """
     blocks, rounds = BLOCKS, 1
-    freedom = BLOCKS - 2 * int(TRIM * BLOCKS) - 1
-    reach = float(stats.t.ppf((1 + confidence) / 2, freedom)) * SAFETY
+    freedom = BLOCKS - 2 * trimmed(BLOCKS) - 1
     for pair in pilot:
         within, between = _variances(pair)
+        two_sided = (1 + member_confidence(confidence, pair.members)) / 2
+        reach = float(stats.t.ppf(two_sided, freedom)) * SAFETY
         most = (pair.target / reach) ** 2
         if between > 0.5 * most * blocks:
             blocks = min(3 * BLOCKS, max(blocks, math.ceil(2 * between / most)))
@@ -79,7 +94,11 @@ def plan(pilot: list[Paired], confidence: float, round_seconds: float, seconds: 
 
 
 def _variances(pair: Paired) -> tuple[float, float]:
-    """Robust variance of one round within its block, and variance between blocks."""
+    """Robust variance of one round within its block, and variance between blocks.
+
+    A twentieth of the rounds is clipped at each end: a single outlier of the pilot must not spend
+    the whole budget, while a second mode, which every block will hold, still counts.
+    """
     names = np.unique(pair.blocks)
     length = max(1, pair.ratios.size // names.size)
     values = block_values(pair.ratios, pair.blocks)
@@ -90,7 +109,8 @@ def _variances(pair: Paired) -> tuple[float, float]:
         ]
     )
     low, high = np.percentile(centred, [25, 75])
-    within = max(float((high - low) / 1.349) ** 2, 0.1 * float(np.var(centred)))
+    clipped = np.clip(centred, *np.percentile(centred, [5, 95]))
+    within = max(float((high - low) / 1.349) ** 2, 0.1 * float(np.var(clipped)))
     if length == 1:
         return float(np.var(values, ddof=1)) if names.size > 1 else 0.0, 0.0
     within *= length / (length - 1)
