@@ -12,6 +12,9 @@ from apexbench.errors import UserError
 PACKAGE = Path(__file__).parents[1]
 PARTS = ("layer_norm", "rms_norm", "optimizer")
 """Components whose implementations the Transformer is made of."""
+SELFCHECK_PARTS = ("layer_norm", "adamw_parity")
+SELFCHECK_FILES = ("component.py", "pairs.py", "faulty.py", "waits.py", "do_bench.py")
+"""What the proofs measure with; which cases there are, and how they are judged, is not in a key."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,9 @@ def sources(component: str) -> list[Path]:
     if component == "transformer":
         parts = {path for name in PARTS for path in own_sources(name)}
         own = sorted((PACKAGE / "transformer").glob("*.py")) + sorted(parts)
+    elif component == "selfcheck":
+        parts = {path for name in SELFCHECK_PARTS for path in own_sources(name)}
+        own = [PACKAGE / "selfcheck" / name for name in SELFCHECK_FILES] + sorted(parts)
     else:
         own = own_sources(component)
     return measuring + [path for path in own if path.exists()]
