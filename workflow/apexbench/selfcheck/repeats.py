@@ -62,7 +62,7 @@ def load(folder: Path, run: Path) -> Stage | None:
         if pair is not None:
             stage.cases += 1
             stage.differences += differences(*pair)
-    stage.seconds = _seconds(run, stage.planned) or _seconds(folder, stage.planned)
+    stage.seconds = _seconds(run, int(plan.get("stage", 0)))
     return stage
 
 
@@ -114,7 +114,7 @@ def _key(record: Record, entry: Comparison) -> Key:
 
 
 def _seconds(folder: Path, planned: int) -> float | None:
-    """Wall time of a component stage that was measured whole, in one go and one process each."""
+    """Wall time of a component stage that was measured whole, in one go and one process."""
     total, cases = 0.0, 0
     for path in sorted((folder / "records").glob("*/index.json")):
         if path.parent.name in APART:
