@@ -7,6 +7,7 @@ its own length.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -29,8 +30,8 @@ BLOCKS = 20
 FEWEST_BLOCKS = 8
 PILOT_BLOCK = 5
 LARGEST_BLOCK = 400
-ATTEMPTS = 3
 SAFETY = 1.3
+"""How much narrower than the target a plan aims; more so after every attempt that missed it."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,13 @@ class Plan:
         return [block for block in range(self.blocks) for _ in range(self.rounds_per_block)]
 
 
-def plan(pilot: list[Paired], confidence: float, round_seconds: float, seconds: float) -> Plan:
+def plan(
+    pilot: list[Paired],
+    confidence: float,
+    round_seconds: float,
+    seconds: float,
+    safety: float = SAFETY,
+) -> Plan:
     """The rounds that bring every comparison to its target, or as many as ``seconds`` allow.
 
     The variance of a block's value is split into a part within blocks, which falls with the rounds
@@ -79,7 +86,7 @@ def plan(pilot: list[Paired], confidence: float, round_seconds: float, seconds: 
     for pair in pilot:
         within, between = _variances(pair)
         two_sided = (1 + member_confidence(confidence, pair.members)) / 2
-        reach = float(stats.t.ppf(two_sided, freedom)) * SAFETY
+        reach = float(stats.t.ppf(two_sided, freedom)) * safety
         most = (pair.target / reach) ** 2
         if between > 0.5 * most * blocks:
             blocks = min(3 * BLOCKS, max(blocks, math.ceil(2 * between / most)))
@@ -149,14 +156,15 @@ def run(
     pilot = take([index // PILOT_BLOCK for index in range(pilot_rounds)], begin + seconds / 2)
     spent = length(pilot)
     pace = (clock() - begin) / max(spent, 1)
-    for attempt in range(ATTEMPTS):
-        wanted = plan(pairs(pilot), confidence, pace, seconds - (clock() - begin))
+    for attempt in itertools.count():
+        safety, left = SAFETY * 1.25**attempt, seconds - (clock() - begin)
+        wanted = plan(pairs(pilot), confidence, pace, left, safety)
         samples = take(wanted.labels, math.inf)
         comparisons = pairs(samples)
         if all(pair.half_width(confidence) <= pair.target for pair in comparisons):
             return Outcome(samples, spent, "target")
         left = seconds - (clock() - begin)
-        if not wanted.reaches_target or left < pace * length(samples) or attempt == ATTEMPTS - 1:
+        if not wanted.reaches_target or left < pace * length(samples):
             break
         pilot, spent = samples, spent + length(samples)
     return Outcome(samples, spent, "budget")

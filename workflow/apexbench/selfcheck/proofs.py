@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from apexbench import records
 from apexbench.errors import UserError
 from apexbench.records import Record
-from apexbench.selfcheck import repeats
+from apexbench.selfcheck import findings, repeats
 
-SHORT_NS = 30_000
 STATES = ("passed", "failed", "incomplete", "unavailable", "noted")
-Found = tuple[str, str]
-"""(state, what was found)."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +37,13 @@ class Evidence:
         """``cuda`` or ``cpu``."""
         return str(self.records[0].provenance["device"]) if self.records else "cpu"
 
-    def of(self, proof: str, *words: str) -> list[Record]:
-        """The records of one proof, of the cases whose ``what`` begins with one of ``words``."""
+    def of(self, proof: str, word: str = "") -> list[Record]:
+        """The records of one proof, of the cases whose ``what`` begins with ``word``."""
         return [
             record
             for record in self.records
             if record.config.get("proof") == proof
-            and (not words or str(record.config.get("what", "")).startswith(words))
+            and str(record.config.get("what", "")).startswith(word)
         ]
 
 
@@ -73,61 +67,63 @@ def load(folder: Path, run: Path) -> Evidence:
 def judge(found: Evidence) -> list[Proof]:
     """Every proof in the order of the table."""
     gpu = found.device == "cuda"
-    planted = "2m" if gpu else "20 %"
-    table: list[tuple[str, str, str, Callable[[], Found]]] = [
+    length = "seen at its length (1 % or 5 µs)"
+    table: list[tuple[str, str, str, str, Callable[[Sequence[Record]], findings.Found]]] = [
         (
             "pair",
+            "",
             "A/A",
             "no faster or slower; half-width at most m/2, or the budget ended"
             + ("; same in 95 % above 30 µs" if gpu else ""),
-            lambda: _pairs(found.of("pair"), gpu),
+            lambda own: findings.pairs(own, gpu),
         ),
         (
             "slowdown",
-            f"planted slowdown of {planted}",
+            "",
+            f"planted slowdown of {'2m' if gpu else '20 %'}",
             f"slower in {98 if gpu else 95} %",
-            lambda: _slowdowns(found.of("slowdown"), 0.98 if gpu else 0.95),
+            lambda own: findings.slowdowns(own, 0.98 if gpu else 0.95),
         ),
         (
             "fault",
+            "",
             "planted faults",
             "each fails parity, the honest twin passes",
-            lambda: _faults(found.of("fault")),
+            findings.faults,
         ),
         (
+            "wait",
             "wait",
             "planted wait of the host",
-            "shortest window at its length (1 % or 5 µs)",
-            lambda: _waits(found.of("wait", "wait"), "step_time", shortest=True),
+            f"shortest window {length}",
+            lambda own: findings.waits(own, "step_time", shortest=True),
         ),
         (
             "wait",
+            "torch.cuda._sleep",
             "planted torch.cuda._sleep",
-            "seen at its length (1 % or 5 µs)",
-            lambda: _waits(found.of("wait", "torch.cuda._sleep"), "device_time"),
+            length,
+            lambda own: findings.waits(own, "device_time"),
         ),
         (
             "wait",
+            "missing",
             "planted missing synchronize",
             "seen at its whole length",
-            lambda: _unsynchronised(found.of("wait", "missing")),
+            findings.unsynchronised,
         ),
-        (
-            "wait",
-            "planted unjoined stream",
-            "refused",
-            lambda: _unjoined(found.of("wait", "unjoined")),
-        ),
+        ("wait", "unjoined", "planted unjoined stream", "refused", findings.unjoined),
         (
             "do_bench",
+            "",
             "triton.testing.do_bench",
             "medians within 2 % above 100 µs",
-            lambda: _do_bench(found.of("do_bench")),
+            findings.do_bench,
         ),
     ]
     proofs = [
-        _proof(name, target, found.missing.get(kind, 0), [*found.of(kind)], found_by)
-        for kind, name, target, found_by in table
+        _proof(name, target, found.missing.get(kind, 0), found.of(kind, word), found_by)
+        for kind, word, name, target, found_by in table
     ]
     return proofs + repeats_of(found.stage)
 
@@ -145,7 +141,7 @@ def repeats_of(stage: repeats.Stage | None) -> list[Proof]:
             name,
             target,
             "passed" if held and not flips else "failed",
-            f"{_of(inside, total)} comparisons of {stage.cases} of {stage.planned} cases; "
+            f"{findings.of(inside, total)} comparisons of {stage.cases} of {stage.planned} cases; "
             f"{flips} flips",
         )
     return [again, _wall_time(stage)]
@@ -162,148 +158,15 @@ def _wall_time(stage: repeats.Stage | None) -> Proof:
 
 
 def _proof(
-    name: str, target: str, missing: int, own: Sequence[Record], found_by: Callable[[], Found]
+    name: str,
+    target: str,
+    missing: int,
+    own: Sequence[Record],
+    found_by: Callable[[Sequence[Record]], findings.Found],
 ) -> Proof:
     if not own:
         return Proof(name, target, "incomplete", "not measured")
-    state, text = found_by()
+    state, text = found_by(own)
     if missing and state == "passed":
         state, text = "incomplete", f"{text}; the time ended before {missing} more cases"
     return Proof(name, target, state, text)
-
-
-def _of(part: int, total: int) -> str:
-    return f"{part} of {total} ({100 * part / total:.1f} %)" if total else "0 of 0"
-
-
-def _lost(own: Sequence[Record]) -> tuple[list[Record], str | None]:
-    """Records all of whose cells were measured, and why the others were not."""
-    whole, reasons = [], []
-    for record in own:
-        bad = [cell for cell in record.cells if cell.status != "ok"]
-        reasons += [f"{cell.status}: {cell.reason}" for cell in bad]
-        if not bad:
-            whole.append(record)
-    return whole, max(set(reasons), key=reasons.count) if reasons else None
-
-
-def _unavailable(own: Sequence[Record]) -> str | None:
-    cells = [cell for record in own for cell in record.cells]
-    if cells and all(cell.status == "unavailable" for cell in cells):
-        return f"unavailable: {cells[0].reason}"
-    return None
-
-
-def _pairs(own: Sequence[Record], gpu: bool) -> Found:
-    whole, why = _lost(own)
-    verdicts = [(record, entry) for record in whole for entry in record.comparisons]
-    false = sum(entry.verdict in ("faster", "slower") for _, entry in verdicts)
-    long = [
-        entry for record, entry in verdicts if _value(record, "honest", entry.quantity) > SHORT_NS
-    ]
-    same = sum(entry.verdict == "same" for entry in long)
-    wide = sum(
-        math.log(entry.high / entry.low) / 2 > entry.margin / 2 * 1.0001
-        and record.sampling[entry.quantity]["stop"] != "budget"
-        for record, entry in verdicts
-    )
-    held = bool(verdicts) and not false and not wide and (not gpu or same >= 0.95 * len(long))
-    text = (
-        f"{false} false of {len(verdicts)}; same in {_of(same, len(long))} above 30 µs; "
-        f"{wide} too wide"
-    )
-    if len(whole) < len(own):
-        text += f"; {len(own) - len(whole)} not measured ({why})"
-    return "passed" if held else "failed", text
-
-
-def _slowdowns(own: Sequence[Record], share: float) -> Found:
-    whole, why = _lost(own)
-    verdicts = [(record, entry) for record in whole for entry in record.comparisons]
-    slower = sum(entry.verdict == "slower" for _, entry in verdicts)
-    text = f"slower in {_of(slower, len(verdicts))}"
-    if verdicts:
-        config, ratios = verdicts[0][0].config, [entry.ratio for _, entry in verdicts]
-        exact = config["pieces"] / (config["pieces"] + config["extra"])
-        text += f"; ratio {statistics.median(ratios):.4f} where {exact:.4f} was planted"
-    if len(whole) < len(own):
-        text += f"; {len(own) - len(whole)} not measured ({why})"
-    held = bool(verdicts) and slower >= share * len(verdicts)
-    return "passed" if held else "failed", text
-
-
-def _faults(own: Sequence[Record]) -> Found:
-    refused = [record for record in own if record.cell("planted").status == "parity_failed"]
-    passed = [record for record in own if record.cell("honest").status == "ok"]
-    text = f"{_of(len(refused), len(own))} refused; {len(passed)} honest twins passed"
-    missed = [record.case for record in own if record not in refused]
-    if missed:
-        text += f"; let through: {', '.join(missed[:3])}"
-    held = len(refused) == len(passed) == len(own)
-    return "passed" if held else "failed", text
-
-
-def _value(record: Record, implementation: str, quantity: str) -> float:
-    return record.cell(implementation).quantities[quantity].value
-
-
-def _waits(own: Sequence[Record], quantity: str, shortest: bool = False) -> Found:
-    """Medians; of the host's waits the shortest, since other work may hold the CPU in a window."""
-    if (reason := _unavailable(own)) is not None:
-        return "unavailable", reason
-    texts, held = [], bool(own)
-    for record in own:
-        cell = record.cells[0]
-        if cell.status != "ok" or quantity not in cell.quantities:
-            return "failed", f"{record.case}: {cell.status}: {cell.reason}"
-        entry, expected = cell.quantities[quantity], float(cell.details["expected_ns"])
-        seen = min(entry.samples) / entry.calls_per_sample if shortest else entry.value
-        held = held and abs(seen - expected) <= max(0.01 * expected, 5_000)
-        texts.append(f"{expected / 1000:.0f} µs as {seen / 1000:.0f} µs")
-    return "passed" if held else "failed", ", ".join(texts)
-
-
-def _unsynchronised(own: Sequence[Record]) -> Found:
-    if (reason := _unavailable(own)) is not None:
-        return "unavailable", reason
-    cell = own[0].cells[0]
-    if cell.status != "ok":
-        return "failed", f"{cell.status}: {cell.reason}"
-    expected, naive = cell.details["expected_ns"], cell.details["unsynchronised_ns"]
-    seen = {name: entry.value for name, entry in cell.quantities.items()}
-    held = len(seen) == 2 and all(0.99 * expected <= value for value in seen.values())
-    caught = naive < 0.5 * expected
-    text = (
-        f"{expected / 1000:.0f} µs seen as "
-        + " and ".join(f"{value / 1000:.0f} µs ({name})" for name, value in seen.items())
-        + f"; without synchronising: {naive / 1000:.0f} µs"
-    )
-    return "passed" if held and caught else "failed", text
-
-
-def _unjoined(own: Sequence[Record]) -> Found:
-    if (reason := _unavailable(own)) is not None:
-        return "unavailable", reason
-    cell = own[0].cells[0]
-    held = cell.status == "failed" and "stream" in str(cell.reason)
-    return "passed" if held else "failed", f"{cell.status}: {cell.reason}"
-
-
-def _do_bench(own: Sequence[Record]) -> Found:
-    if (reason := _unavailable(own)) is not None:
-        return "unavailable", reason
-    whole, why = _lost(own)
-    texts, worst = [], 0.0
-    for record in whole:
-        details: dict[str, Any] = record.cell("written_flush").details
-        ours = _value(record, "written_flush", "device_time")
-        if ours < 100_000:
-            texts.append(f"{record.config['kernel']} takes only {ours / 1000:.0f} µs")
-            continue
-        off = ours / details["do_bench_ns"] - 1
-        cost = ours / _value(record, "read_flush", "device_time") - 1
-        worst = max(worst, abs(off))
-        texts.append(f"{record.config['kernel']} {100 * off:+.1f} % (flush {100 * cost:+.1f} %)")
-    if len(whole) < len(own):
-        texts.append(f"{len(own) - len(whole)} not measured ({why})")
-    return "passed" if whole and worst <= 0.02 else "failed", ", ".join(texts)

@@ -120,8 +120,8 @@ def _seconds(folder: Path, planned: int) -> float | None:
         if path.parent.name in APART:
             continue
         index = records.load_json(path.read_text(encoding="utf-8"))
-        processes = {entry["process"] for entry in index["records"]}
-        if index["measured"] != len(index["records"]) or len(processes) != 1:
+        processes = {entry.get("process") for entry in index["records"]}
+        if index.get("measured") != len(index["records"]) or len(processes) != 1:
             return None
         total += float(index["seconds"]["total"])
         cases += len(index["records"])
