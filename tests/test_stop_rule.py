@@ -182,7 +182,7 @@ def test_tied_and_quantised_samples_are_never_finer_than_the_tick(shape, seed, s
 def test_one_outlier_of_a_thousand_times_changes_no_verdict(
     shape, seed, effect, spread, budget, place, in_a
 ):
-    """In the pilot, where it may lengthen the run, and after it; also with eight single rounds."""
+    """In the pilot, where it may lengthen the run, and after it; also with ten single rounds."""
     verdict, factor = effect
     outcomes = [
         Run(shape, seed, factor, spread, budget, outlier=outlier).measure()

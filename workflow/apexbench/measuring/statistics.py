@@ -24,7 +24,6 @@ MARGIN = 0.01
 SHORT_FACTOR = 2
 SHORT_NS = 30_000
 TRIM = 0.1
-FEWEST_TRIMMED = 8
 
 Array = NDArray[np.float64]
 
@@ -59,17 +58,16 @@ def interquartile_mean(values: ArrayLike) -> float:
 
 def trimmed(size: int) -> int:
     """How many of ``size`` block values are cut from each end."""
-    return max(int(TRIM * size), 1 if size >= FEWEST_TRIMMED else 0)
+    return int(TRIM * size)
 
 
 def trimmed_t(values: ArrayLike, confidence: float) -> Interval:
     """Trimmed mean of values in order of time, with its Student-t interval.
 
-    A tenth is trimmed from each end (at least one value from eight values on, so that one outlier
-    changes no verdict however short a case); the standard error is s_w / ((1 - 2g/n) sqrt(n)) with
-    the winsorised standard deviation s_w and n - 2g - 1 degrees of freedom. Where neighbours
-    resemble each other it grows by sqrt((1 + r) / (1 - r)), r the lag-one autocorrelation (the
-    variance of the mean of an AR(1) series). Raises ValueError below two.
+    A tenth is trimmed from each end (at least one value from ten values on); the standard error is
+    s_w / ((1 - 2g/n) sqrt(n)) with the winsorised standard deviation s_w and n - 2g - 1 degrees of
+    freedom. Where neighbours resemble each other it grows by sqrt((1 + r) / (1 - r)), r the lag-one
+    autocorrelation (the variance of the mean of an AR(1) series). Raises ValueError below two.
     """
     series = np.asarray(values, dtype=np.float64)
     ordered = np.sort(series)

@@ -27,7 +27,8 @@ from apexbench.measuring.statistics import (
 )
 
 BLOCKS = 20
-FEWEST_BLOCKS = 8
+FEWEST_BLOCKS = 10
+"""The fewest of which the interval cuts one from each end: one outlier changes no verdict."""
 PILOT_BLOCK = 5
 LARGEST_BLOCK = 400
 SAFETY = 1.3
