@@ -156,11 +156,11 @@ def test_a_proof_that_does_not_hold_is_told(checked):
 def test_the_report_has_a_section_built_from_these_records(checked):
     folder, _, _ = checked
     found = proofs.load(folder / "selfcheck", folder)
-    (shown,) = section.section(section.load(folder, identity(found.records[0])))
+    (shown,) = section.section(section.load(folder, identity(found.records[0])[0]))
     rows = [[entry["text"] for entry in row] for row in shown["table"]["rows"]]
     assert rows[0][:3] == ["A/A", rows[0][1], "passed"]
     assert "40" in rows[0][3]
-    assert section.section(section.load(folder, ("another GPU", "node"))) == []
+    assert section.section(section.load(folder, "another GPU")) == []
     assert section.section(section.load(folder / "nowhere", None)) == []
 
 

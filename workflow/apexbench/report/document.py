@@ -60,7 +60,7 @@ def build(evidence: Evidence) -> Document:
         section = _section(component, own, evidence, tiles, limits, drawn, room)
         room = max(0, room - len(section["table"]["rows"]))
         sections.append(section)
-    proven = selfcheck.load(evidence.folder, device)
+    proven = selfcheck.load(evidence.folder, model)
     sections += selfcheck.section(proven)
     content = {
         "title": _title(evidence, name),

@@ -15,10 +15,10 @@ from apexbench.selfcheck import proofs
 TONES = {"passed": "good", "failed": "bad"}
 
 
-def load(folder: Path, device: tuple[str, str] | None) -> proofs.Evidence:
-    """The self-check in a run folder, of one device; empty where it was not run on that."""
+def load(folder: Path, model: str | None) -> proofs.Evidence:
+    """The self-check in a run folder, of one GPU (or CPU) model; empty where it ran on none."""
     found = proofs.load(folder / "selfcheck", folder)
-    found.records = [record for record in found.records if identity(record) == device]
+    found.records = [record for record in found.records if identity(record)[0] == model]
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from apexbench import records
+from apexbench.cluster.fingerprint import settled
 from apexbench.jobs import supervisor
 from apexbench.jobs.request import Request
 from apexbench.plan import Plan
@@ -24,7 +25,7 @@ def measure(plan: Plan, run: Path, folder: Path, until: float) -> None:
     What should end before ``until`` is taken, evenly over the components and over the cases of
     each; ``plan.json`` says of how many. The ceilings are left out: they compare nothing.
     """
-    requests = [Request.parse(plan.request(name)) for name in plan.components]
+    requests = [settled(Request.parse(plan.request(name))) for name in plan.components]
     counts = {request.component: len(request.expanded()) for request in requests}
     compared = [request for request in requests if request.component != CEILING]
     text = records.canonical(
