@@ -6,22 +6,18 @@ import os
 import platform
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import apexbench
 from apexbench.cluster import allocation
 from apexbench.errors import UserError
 from apexbench.jobs.request import Request
+from apexbench.measuring.samples import Settings
 from apexbench.records import digest
-
-if TYPE_CHECKING:
-    from apexbench.measuring.sampler import Settings
 
 
 def settings(request: Request) -> Settings:
     """The sampler's settings of a request."""
-    from apexbench.measuring.sampler import Settings  # with scipy, which the supervisor needs not
-
     measuring = request.measuring
     return Settings(
         case_seconds=measuring["case_seconds"],

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-MARGIN = 0.01
+from apexbench.measuring.samples import MARGIN
+
 SHORT_FACTOR = 2
 SHORT_NS = 30_000
 TRIM = 0.1
