@@ -48,6 +48,17 @@ def margin_for(value_ns: float, margin: float = MARGIN) -> float:
     return SHORT_FACTOR * margin if value_ns < SHORT_NS else margin
 
 
+def outliers(samples: ArrayLike) -> int:
+    """How many samples lie more than three interquartile ranges outside the quartiles.
+
+    Tukey, Exploratory Data Analysis, 1977: "far out". They are counted and kept.
+    """
+    values = np.asarray(samples, dtype=np.float64)
+    low, high = np.percentile(values, [25, 75])
+    reach = 3 * (high - low)
+    return int(np.sum((values < low - reach) | (values > high + reach)))
+
+
 def interquartile_mean(values: ArrayLike) -> float:
     """The mean of the middle half; the plain median below four values."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))

@@ -58,6 +58,7 @@ def sampling(samples: Samples) -> dict[str, Any]:
         "null_window_ns": samples.null_window_ns,
         "repeated_blocks": samples.repeated_blocks,
         "cold": samples.cold,
+        "outliers": {name: statistics.outliers(times) for name, times in samples.times.items()},
     }
 
 
