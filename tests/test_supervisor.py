@@ -93,8 +93,11 @@ def test_faults_cost_their_own_cells_only(toy):
 
 
 def test_a_crash_of_the_inputs_costs_that_case_only(toy):
-    found, _ = run(toy, request("inputs", "none"))
+    found, _ = run(toy, request("inputs", "allocate", "none"))
     assert {cell.status for cell in found["inputs"].cells} == {"failed"}
+    lost = [cell for cell in found["allocate"].cells if cell.implementation != "wrong"]
+    assert {cell.status for cell in lost} == {"out_of_memory"}
+    assert all("the inputs: the host's memory ended" in cell.reason for cell in lost)
     assert all("SIGSEGV" in cell.reason for cell in found["inputs"].cells)
     assert found["none"].cell("faulty").status == "ok"
 

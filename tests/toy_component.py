@@ -16,7 +16,12 @@ from apexbench.records import Check, Parity, Work
 
 
 class Spin(Arm):
-    """Spends a fixed time in each call; ``act`` happens in the call after parity."""
+    """Spends a fixed time in each call; ``act`` happens in the call after parity.
+
+    Its windows are short, so that a busy machine leaves most of them alone.
+    """
+
+    window_ns = 300_000
 
     def __init__(self, microseconds, act=None, error=0.0):
         self.seconds, self.act, self.error, self.checked = microseconds * 1e-6, act, error, False
@@ -36,8 +41,13 @@ class ToyWorkload(Workload):
     def __init__(self, case, device, seed):
         if case["name"] == "inputs":
             _crash()
-        self.case = case
+        self.case, self.allocated = case, 0
         self.work = Work(None, None, "a toy moves nothing", None, "n/a: a toy")
+
+    def allocate(self, calls):
+        self.allocated += 1
+        if self.case["name"] == "allocate" and self.allocated > 4:
+            raise MemoryError
 
     def arm(self, implementation):
         return implementation.build(self.case)
