@@ -15,6 +15,7 @@ import pytest
 import record_factory as factory
 from apexbench import records
 from apexbench.components.adamw_reference import FAULTS
+from apexbench.jobs import reference
 from apexbench.records import Comparison
 from apexbench.report import selfcheck as section
 from apexbench.report.cases import identity
@@ -317,3 +318,20 @@ def test_a_part_of_the_cases_is_spread_over_all(count, wanted):
     assert places == sorted(places)
     gaps = [after - before for before, after in itertools.pairwise([-1, *places, count])]
     assert max(gaps) <= 2 * max(1, count // wanted)
+
+
+def test_a_reference_keeps_the_selfcheck(tmp_path):
+    results = tmp_path / "results"
+    cells = [factory.cell("torch_eager", 1e6)]
+    factory.write_run(results, [factory.record("layer_norm", "a case", cells)])
+    (case, *_) = cases.do_bench()
+    both = [factory.cell("read_flush", 290_000), factory.cell("written_flush", 300_000)]
+    factory.write_run(results / "selfcheck", [gpu_record(case, both)])
+    (results / "selfcheck" / "plan.json").write_text('{"cases": 1, "stage": 1, "preset": "full"}')
+    for name in reference.FILES:
+        (results / name).touch()
+    reference.keep(results, tmp_path / "reference")
+    (kept,) = (tmp_path / "reference").iterdir()
+    (record,) = proofs.load(kept / "selfcheck", kept).records
+    assert record.case == "do_bench copy"
+    assert (kept / "selfcheck" / "plan.json").is_file()
