@@ -240,6 +240,19 @@ def test_a_sleep_must_be_seen_at_its_length(seen, state):
     assert judged(gpu_record(case, [cell]))["planted torch.cuda._sleep"].state == state
 
 
+@pytest.mark.parametrize(
+    ("seen", "empty", "state"),
+    [(212_000, 11_000, "passed"), (212_000, 0, "failed"), (190_000, 0, "failed")],
+)
+def test_a_wait_of_the_host_is_seen_beside_its_synchronisations(seen, empty, state):
+    case = next(case for case in cases.waits() if case.get("ns") == 200_000)
+    cell = factory.cell("wait", seen, kind="step_time", details={"expected_ns": 200_000})
+    cell.quantities["step_time"].samples = [seen + 50 * index for index in range(30)]
+    sampling = {"step_time": {"null_window_ns": empty, "stop": "target"}}
+    found = judged(gpu_record(case, [cell], kind="step_time", sampling=sampling))
+    assert found["planted wait of the host"].state == state
+
+
 @pytest.mark.parametrize(("seen", "state"), [(2_000_000, "passed"), (12_000, "failed")])
 def test_work_that_nobody_waits_for_must_be_seen_whole(seen, state):
     case = next(case for case in cases.waits() if case["what"] == "missing synchronize")

@@ -103,7 +103,10 @@ def waits(own: Sequence[Record], quantity: str, shortest: bool = False) -> Found
         if cell.status != "ok" or quantity not in cell.quantities:
             return "failed", f"{record.case}: {cell.status}: {cell.reason}"
         entry, expected = cell.quantities[quantity], float(cell.details["expected_ns"])
-        seen = min(entry.samples) / entry.calls_per_sample if shortest else entry.value
+        seen = entry.value
+        if shortest:  # a window of the host's also holds two synchronisations
+            empty = record.sampling.get(quantity, {}).get("null_window_ns", 0)
+            seen = (min(entry.samples) - empty) / entry.calls_per_sample
         held = held and abs(seen - expected) <= max(0.01 * expected, 5_000)
         texts.append(f"{expected / 1000:.0f} µs as {seen / 1000:.0f} µs")
     return "passed" if held else "failed", ", ".join(texts)
