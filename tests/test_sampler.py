@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from apexbench.machine import gpu_state
 from apexbench.measuring.arms import Arm, Workload
 from apexbench.measuring.sampler import Sampler, Settings, Watch
+from apexbench.measuring.state import StateProbe
 from apexbench.measuring.timers import HostBound, Timer
 from apexbench.records import Work
 
@@ -164,3 +169,66 @@ def test_an_arm_that_fails_is_dropped_and_the_others_go_on():
 def test_few_arms_are_enough(names):
     samples, _, _ = sampled({name: Fixed(100_000) for name in names})
     assert set(samples.times) == set(names)
+
+
+def test_a_window_that_cannot_be_made_long_enough_is_named():
+    arms = {"base": Fixed(1_000, max_calls=1), "long": Fixed(100_000, max_calls=1)}
+    samples, _, _ = sampled(arms, "step_time")
+    assert samples.short == ["base"]
+
+
+@pytest.mark.parametrize(
+    ("cold", "buffers", "moved", "expected"),
+    [
+        (False, 0, 0, "no call"),
+        (True, 0, 0, "the first call of a window"),
+        (True, 1, 0, "every call"),
+        (True, 0, 4, "every call"),
+    ],
+)
+def test_the_samples_say_which_calls_were_cold(monkeypatch, cold, buffers, moved, expected):
+    monkeypatch.setattr(Nothing, "cold_cache", cold)
+    monkeypatch.setattr(Nothing, "buffer_bytes", lambda self: buffers)
+    monkeypatch.setattr(Nothing, "work", Work(moved, None, "moved"))
+    samples, _, _ = sampled({"base": Fixed(10_000), "other": Fixed(10_000)})
+    assert samples.cold == expected
+
+
+def test_a_windows_buffers_leave_room_for_what_its_calls_allocate(monkeypatch):
+    monkeypatch.setattr(Nothing, "buffer_bytes", lambda self: 100)
+    monkeypatch.setattr(FakeTimer, "free_bytes", lambda self: 8 * 300)
+    samples, _, _ = sampled({"base": Fixed(1_000), "other": Fixed(1_000)})
+    assert set(samples.calls.values()) == {3}
+
+
+def test_no_garbage_is_collected_inside_a_block(monkeypatch):
+    seen = []
+
+    class Watching(FakeTimer):
+        def device_time(self, arm, calls, cold):
+            seen.append(gc.isenabled())
+            return super().device_time(arm, calls, cold)
+
+    sampler = Sampler(
+        Nothing(), {"base": Fixed(10_000)}, Watching(), Settings(), [], 7, Watch(),
+        lambda name, error: False,
+    )  # fmt: skip
+    sampler.run("device_time", 1.0)
+    assert not any(seen[3:])  # the first three size the window
+    assert gc.isenabled()
+
+
+def test_a_brake_that_was_let_go_before_the_block_ended_is_told(monkeypatch):
+    readings = iter([["hw_thermal"], [], [], []])
+
+    def read(uuid):
+        return SimpleNamespace(
+            sm_clock_mhz=1980, memory_clock_mhz=3201, temperature_c=40, power_w=500.0,
+            throttle_hardware=next(readings), throttle_software=[], foreign_processes=[],
+        )  # fmt: skip
+
+    monkeypatch.setattr(gpu_state, "gpu_state", read)
+    probe = StateProbe("GPU-0")
+    assert probe.clock() == 1980
+    assert probe.state()["hardware_throttle"] == ["hw_thermal"]
+    assert probe.state()["hardware_throttle"] == []

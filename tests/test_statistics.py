@@ -215,6 +215,15 @@ def test_faster_than_the_best_means_faster_than_every_member():
     assert statistics.member_confidence(0.99, 2) == pytest.approx(0.995)
 
 
+def test_outliers_are_counted_and_kept():
+    random = np.random.default_rng(2)
+    samples = random.normal(1000, 10, 200)
+    assert statistics.outliers(samples) == 0
+    samples[[3, 90]] = 5000, 500
+    assert statistics.outliers(samples) == 2
+    assert statistics.outliers(np.full(30, 7)) == 0
+
+
 def test_short_calls_have_a_wider_margin():
     assert statistics.margin_for(29_999) == 0.02
     assert statistics.margin_for(30_000) == 0.01

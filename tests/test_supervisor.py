@@ -21,12 +21,12 @@ from apexbench.jobs.request import Request, Task
 
 TESTS = Path(__file__).parent
 MEASURING = {
-    "case_seconds": 0.3,
+    "case_seconds": 0.4,
     "pilot_rounds": 10,
     "confidence": 0.99,
     "margin": 0.01,
     "throttle_retries": 0,
-    "implementation_seconds": 60,
+    "implementation_seconds": 2,
 }
 
 
@@ -66,13 +66,20 @@ def run(folder, wanted):
 
 
 def test_faults_cost_their_own_cells_only(toy):
-    limit = {"implementation_seconds": 4}
-    found, _ = run(toy, request("none", "crash", "hang", "memory", measuring=limit))
-    assert list(found) == ["none", "crash", "hang", "memory"]
-    assert found["none"].cell("faulty").status == "ok"
-    crash, hang, memory = (found[name].cell("faulty") for name in ("crash", "hang", "memory"))
-    assert (crash.status, hang.status, memory.status) == ("failed", "failed", "out_of_memory")
+    acts = {
+        "none": "ok",
+        "crash": "failed",
+        "hang": "failed",
+        "memory": "out_of_memory",
+        "kill": "out_of_memory",
+        "sticky": "failed",
+    }
+    found, _ = run(toy, request(*acts, measuring={"implementation_seconds": 4}))
+    assert {name: record.cell("faulty").status for name, record in found.items()} == acts
+    crash, hang, sticky = (found[name].cell("faulty") for name in ("crash", "hang", "sticky"))
     assert "SIGSEGV" in crash.reason
+    assert "window" in crash.reason
+    assert "an illegal memory access" in sticky.reason
     assert "hung" in hang.reason
     assert "4 s" in hang.reason
     for record in found.values():
@@ -83,6 +90,16 @@ def test_faults_cost_their_own_cells_only(toy):
         verdicts = {entry.implementation: entry.verdict for entry in record.comparisons}
         assert verdicts["quick"] == "faster"
         assert "wrong" not in verdicts
+
+
+def test_a_crash_of_the_inputs_costs_that_case_only(toy):
+    found, _ = run(toy, request("inputs", "allocate", "none"))
+    assert {cell.status for cell in found["inputs"].cells} == {"failed"}
+    lost = [cell for cell in found["allocate"].cells if cell.implementation != "wrong"]
+    assert {cell.status for cell in lost} == {"out_of_memory"}
+    assert all("the inputs: the host's memory ended" in cell.reason for cell in lost)
+    assert all("SIGSEGV" in cell.reason for cell in found["inputs"].cells)
+    assert found["none"].cell("faulty").status == "ok"
 
 
 def test_a_second_run_measures_nothing_and_a_changed_request_what_depends_on_it(toy):
@@ -187,7 +204,7 @@ def test_sigterm_ends_the_measuring_process_and_leaves_no_temporary_file(toy):
     scratch = toy / "tmp"
     scratch.mkdir()
     out = toy / "results" / "records" / "toy" / "index.json"
-    asked = request("a", "hang")
+    asked = request("a", "hang", measuring={"implementation_seconds": 60})
     command = [sys.executable, "-m", "apexbench", "measure", "--request", asked.text()]
     running = subprocess.Popen(
         [*command, "--out", str(out), "--log", str(toy / "log")],

@@ -10,12 +10,18 @@ import time
 from typing import ClassVar
 
 from apexbench.components.component import Component
+from apexbench.measuring import faults
 from apexbench.measuring.arms import Arm, Workload
 from apexbench.records import Check, Parity, Work
 
 
 class Spin(Arm):
-    """Spends a fixed time in each call; ``act`` happens in the call after parity."""
+    """Spends a fixed time in each call; ``act`` happens in the call after parity.
+
+    Its windows are short, so that a busy machine leaves most of them alone.
+    """
+
+    window_ns = 300_000
 
     def __init__(self, microseconds, act=None, error=0.0):
         self.seconds, self.act, self.error, self.checked = microseconds * 1e-6, act, error, False
@@ -33,8 +39,15 @@ class ToyWorkload(Workload):
     cold_cache = False
 
     def __init__(self, case, device, seed):
-        self.case = case
+        if case["name"] == "inputs":
+            _crash()
+        self.case, self.allocated = case, 0
         self.work = Work(None, None, "a toy moves nothing", None, "n/a: a toy")
+
+    def allocate(self, calls):
+        self.allocated += 1
+        if self.case["name"] == "allocate" and self.allocated > 4:
+            raise MemoryError
 
     def arm(self, implementation):
         return implementation.build(self.case)
@@ -105,15 +118,41 @@ def _no_cache():
             raise RuntimeError("the backend failed") from error
 
 
+def _kill():
+    """What the kernel does to a process when the host's memory ends."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class LostDevice(Spin):
+    """A sticky CUDA error: from the first one on, whatever touches the device raises."""
+
+    lost: ClassVar = False
+
+    def __init__(self, microseconds):
+        super().__init__(microseconds, self.fault)
+
+    def fault(self):
+        LostDevice.lost = True
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def close(self):
+        if LostDevice.lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+faults.device_is_lost = lambda device, error: LostDevice.lost
+
+
 @component.implementation()
 def faulty(case):
-    """Does what the case says: crash, hang, memory or nothing."""
+    """Does what the case says: crash, hang, memory, kill, sticky or nothing."""
     acts = {
         "crash": _crash,
         "hang": _hang,
         "memory": _raise,
+        "kill": _kill,
         "fill": _fill,
         "lose": _lose_the_disk,
         "cache": _no_cache,
     }
-    return Spin(100, acts.get(case["name"]))
+    return LostDevice(100) if case["name"] == "sticky" else Spin(100, acts.get(case["name"]))

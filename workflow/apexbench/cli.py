@@ -220,6 +220,28 @@ def retry(
     print(clear(results, status))
 
 
+@app.command()
+def selfcheck(
+    results: Results = Path("results"),
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    seconds: Annotated[
+        float | None, typer.Option("--time", help="Seconds in all; what does not fit is named.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Parts: faults,waits,do_bench,pairs,slowdowns,repeat.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure every proof again.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    inside: Annotated[bool, typer.Option("--inside", hidden=True)] = False,
+) -> None:
+    """Prove on this machine that the measurements can be believed; exit status 1 if not."""
+    from apexbench.selfcheck import run
+
+    parts = tuple(only.split(",")) if only else run.PARTS
+    wanted = run.Wanted(results, device, seconds, parts, fresh, as_json)
+    raise typer.Exit(run.main(wanted, inside))
+
+
 def main() -> None:
     """Run the command line; a UserError is one sentence on stderr and exit status 2."""
     try:

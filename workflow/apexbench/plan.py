@@ -201,6 +201,11 @@ class Plan:
         folder = Path("results/reference") / machine
         return [str(path) for path in sorted(folder.rglob("*.json"))]
 
+    def selfcheck(self) -> list[str]:
+        """The indexes that ``apexbench selfcheck`` has left so far: the report shows them."""
+        found = Path("results/selfcheck/records").rglob("index.json")
+        return sorted(str(path) for path in found)
+
     def command(self, *, measuring: bool = False) -> str:
         """The shell words that run apexbench here, or inside the runtime with the device locked."""
         words = [sys.executable, "-m", "apexbench"]

@@ -1,6 +1,10 @@
 # From records to the table, the figures and the report. Nothing here imports torch.
 
-REPORT_SOURCES = PLAN.tree("apexbench/report", "*.py") + PLAN.tree("report", "*")
+REPORT_SOURCES = (
+    PLAN.tree("apexbench/report", "*.py")
+    + PLAN.tree("apexbench/selfcheck", "*.py")
+    + PLAN.tree("report", "*")
+)
 REFERENCE_REPORTS = [
     f"results/report/{machine}/report.html" for machine in PLAN.references()
 ]
@@ -55,6 +59,7 @@ rule report:
         "results/figures",
         "results/machine.json",
         "results/config.json",
+        PLAN.selfcheck(),
         sources=REPORT_SOURCES,
     output:
         html=report(

@@ -4,51 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import gc
-import logging
+import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
-from apexbench.components import requirements
-from apexbench.components.component import Component, Implementation
-from apexbench.disk import cannot_write, disk_fault
+from apexbench.components.component import Component
+from apexbench.errors import UserError
+from apexbench.jobs import preparing
+from apexbench.jobs.preparing import Context, Running
 from apexbench.measuring import evidence, faults, verdicts
 from apexbench.measuring.arms import Arm, Workload
-from apexbench.measuring.beat import Beat
-from apexbench.measuring.sampler import Sampler, Samples, Settings, Watch
-from apexbench.measuring.state import StateProbe
-from apexbench.measuring.timers import Timer
-from apexbench.records import Cell, Quantity, Record
-
-LOG = logging.getLogger(__name__)
-
-
-@dataclass
-class Context:
-    """What a case is measured with; the same for every case of a job."""
-
-    device: str
-    timer: Timer
-    settings: Settings
-    seed: int
-    process: int
-    beat: Beat
-    environment: dict[str, Any]
-    provenance: dict[str, Any]
-    probe: StateProbe
-    limit_seconds: float = 600.0
-    progress: Callable[[str], None] = lambda text: None
-
-
-@dataclass
-class _Running:
-    """The state of one case while it is measured."""
-
-    cells: dict[str, Cell]
-    arms: dict[str, Arm] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+from apexbench.measuring.sampler import Sampler, Samples, Watch
+from apexbench.records import Quantity, Record
 
 
 class _Watch(Watch):
@@ -63,15 +31,6 @@ class _Watch(Watch):
 
     def clock(self) -> int | None:
         return self._context.probe.clock()
-
-
-@contextlib.contextmanager
-def _stopwatch(seconds: dict[str, float], name: str) -> Any:
-    begin = time.perf_counter()
-    try:
-        yield
-    finally:
-        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - begin
 
 
 def measure(
@@ -89,28 +48,27 @@ def measure(
     implementation takes the device context with it; the caller starts a fresh process.
     """
     started, begin = _now(), time.perf_counter()
-    running = _Running({})
+    running = Running({})
     chosen = [component.implementations[name] for name in names]
     for entry in chosen:
-        running.cells[entry.name] = _cell(entry, context, lost)
+        running.cells[entry.name] = preparing.cell_for(entry, context, lost)
+    if preparing.INPUTS in lost:
+        preparing.spread(running, *lost[preparing.INPUTS], preparing.LOST_REMEDY)
     workload: Workload | None = None
     samples: dict[str, Samples] = {}
     try:
-        with _stopwatch(running.seconds, "setup"):
-            workload = _workload(component, case, context, running)
+        with preparing.stopwatch(running.seconds, "setup"):
+            if any(cell.status == "ok" for cell in running.cells.values()):
+                workload = preparing.workload_for(component, case, context, running)
         if workload is not None:
             for entry in chosen:
-                _bring_up(entry, workload, context, running)
+                preparing.bring_up(entry, workload, context, running)
             if running.arms:
                 samples = _sample(component.baselines(case), workload, context, running)
+            if samples:
                 _details(workload, context, running)
     finally:
-        for arm in running.arms.values():
-            arm.close()
-        if workload is not None:
-            workload.close()
-        running.arms.clear()
-        _free(context.device)
+        _close(running, workload, context.device)
     running.seconds["total"] = time.perf_counter() - begin
     quantity = workload.quantities[0] if workload is not None else "step_time"
     record = Record(
@@ -151,131 +109,25 @@ def measure(
     return record
 
 
+def _close(running: Running, workload: Workload | None, device: str) -> None:
+    """Free everything. After a lost device each of these raises, and must not hide that loss."""
+    lost = isinstance(sys.exc_info()[1], faults.DeviceLost)
+    for close in [arm.close for arm in running.arms.values()] + (
+        [workload.close] if workload is not None else []
+    ):
+        with contextlib.suppress(Exception) if lost else contextlib.nullcontext():
+            close()
+    running.arms.clear()
+    if not lost:
+        preparing.free(device)
+
+
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _free(device: str) -> None:
-    gc.collect()
-    if device == "cuda":
-        import torch
-
-        torch.cuda.empty_cache()
-
-
-def _allocated(device: str) -> int:
-    if device != "cuda":
-        return 0
-    import torch
-
-    return int(torch.cuda.memory_allocated())
-
-
-def _cell(entry: Implementation, context: Context, lost: Mapping[str, tuple[str, str]]) -> Cell:
-    cell = Cell(entry.name, entry.package, "ok", entry.description)
-    if entry.name in lost:
-        cell.status, cell.reason = lost[entry.name]
-        cell.remedy = "see the log of this component; apexbench retry clears the cell"
-    elif (missing := entry.missing(context.device)) is not None:
-        cell.status, (cell.reason, cell.remedy) = "unavailable", missing
-    return cell
-
-
-def _fault(name: str, error: BaseException, context: Context, running: _Running) -> None:
-    """Write a fault of one implementation into its cell and drop its arm."""
-    LOG.warning("%s: %s: %s", name, type(error).__name__, error, exc_info=error)
-    _raise_disk_fault(error)
-    cell = running.cells[name]
-    cell.status, cell.reason, cell.remedy = faults.explain(error)
-    cell.quantities.clear()
-    if faults.device_is_lost(context.device, error):
-        raise faults.DeviceLost(name, cell.reason) from error
-    if (arm := running.arms.pop(name, None)) is not None:
-        with contextlib.suppress(Exception):
-            arm.close()
-    del arm
-    error.__traceback__ = None
-    _free(context.device)
-
-
-def _raise_disk_fault(error: BaseException) -> None:
-    """A full or lost disk says nothing of an implementation: no cell may hold it."""
-    if (fault := disk_fault(error)) is not None:
-        raise cannot_write(fault.filename or "a compile cache or temporary file", fault) from error
-
-
-def _workload(
-    component: Component, case: Mapping[str, Any], context: Context, running: _Running
-) -> Workload | None:
-    """The case's shared inputs; if they cannot be had, every cell says why."""
-    context.beat.write("inputs", None, context.limit_seconds)
-    evidence.forget_compiled()
-    try:
-        workload = component.workload(case, context.device, context.seed + context.process)
-        workload.alive = lambda: context.beat.write("details", None, context.limit_seconds)
-        workload.allocate(1)
-        return workload
-    except Exception as error:
-        LOG.warning("inputs: %s", error, exc_info=error)
-        _raise_disk_fault(error)
-        status, reason, remedy = faults.explain(error)
-        for cell in running.cells.values():
-            if cell.status == "ok":
-                cell.status, cell.reason, cell.remedy = status, f"the inputs: {reason}", remedy
-        if faults.device_is_lost(context.device, error):
-            raise faults.DeviceLost("inputs", reason) from error
-        return None
-
-
-def _bring_up(
-    entry: Implementation, workload: Workload, context: Context, running: _Running
-) -> None:
-    """Build, check, compile and profile one arm; it joins the sampling only if all went well."""
-    cell = running.cells[entry.name]
-    if cell.status != "ok":
-        return
-    context.progress(entry.name)
-    try:
-        before = _allocated(context.device)
-        compiles = requirements.compiler in entry.requires
-        graphs = evidence.graphs_compiled() if compiles else 0
-        with _stopwatch(running.seconds, "compile"):
-            context.beat.write("compile", entry.name, context.limit_seconds)
-            arm = running.arms[entry.name] = workload.arm(entry)
-            first = evidence.warm(arm, context.timer)
-        with _stopwatch(running.seconds, "parity"):
-            context.beat.write("parity", entry.name, context.limit_seconds)
-            if compiles:
-                cell.compile_seconds = round(first, 3)
-                cell.recompiles = max(0, evidence.graphs_compiled() - graphs - entry.graphs)
-            cell.parity = workload.check(arm)
-        if not cell.parity.passed:
-            cell.status, cell.reason = "parity_failed", verdicts.parity_failure(cell.parity)
-            cell.remedy = (
-                "no speed is shown for a wrong result: report it to the implementation's authors"
-            )
-            running.arms.pop(entry.name).close()
-            return
-        with _stopwatch(running.seconds, "evidence"):
-            context.beat.write("evidence", entry.name, context.limit_seconds)
-            cell.kernels = evidence.kernel_names(arm) if context.device == "cuda" else []
-            cell.peak_memory_bytes = evidence.peak_memory(arm, context.timer, before)
-        if (
-            entry.kernel
-            and context.device == "cuda"
-            and not evidence.matches(cell.kernels, entry.kernel)
-        ):
-            cell.status = "failed"
-            cell.reason = (
-                f"none of its kernels matches {entry.kernel!r}: it fell back to another library"
-            )
-            running.arms.pop(entry.name).close()
-    except Exception as error:
-        _fault(entry.name, error, context, running)
-
-
 def _sample(
-    baselines: dict[str, list[str]], workload: Workload, context: Context, running: _Running
+    baselines: dict[str, list[str]], workload: Workload, context: Context, running: Running
 ) -> dict[str, Samples]:
     pairs = verdicts.pairs(baselines, list(running.arms))
     groups = (
@@ -292,7 +144,7 @@ def _sample(
             context.progress(quantity)
 
             def fault(name: str, error: BaseException, group: dict[str, Arm] = group) -> bool:
-                _fault(name, error, context, running)
+                preparing.fault(name, error, context, running)
                 group.pop(name, None)
                 return True
 
@@ -302,12 +154,21 @@ def _sample(
                 context.timer,
                 context.settings,
                 pairs,
-                context.seed,
+                context.seed + context.process,
                 _Watch(context),
                 fault,
             )
-            with _stopwatch(running.seconds, "sampling"):
-                samples = sampler.run(quantity, budget)
+            graphs = evidence.graphs_compiled()
+            try:
+                with preparing.stopwatch(running.seconds, "sampling"):
+                    samples = sampler.run(quantity, budget)
+            except (faults.DeviceLost, UserError):
+                raise
+            except Exception as error:  # an arm's own fault went to ``fault``
+                preparing.inputs_fault(error, context, running)
+                return {}
+            if evidence.graphs_compiled() > graphs:
+                samples.flags.append("torch compiled a graph while it was sampled")
             running.seconds["windows"] = (
                 running.seconds.get("windows", 0.0) + samples.window_seconds
             )
@@ -318,7 +179,7 @@ def _sample(
     return result
 
 
-def _summarise(samples: Samples, context: Context, running: _Running) -> None:
+def _summarise(samples: Samples, context: Context, running: Running) -> None:
     for name in samples.times:
         cell = running.cells[name]
         if cell.status == "ok":
@@ -336,11 +197,11 @@ def _summarise(samples: Samples, context: Context, running: _Running) -> None:
             running.cells[name].details[f"no_{samples.quantity}"] = reason
 
 
-def _details(workload: Workload, context: Context, running: _Running) -> None:
+def _details(workload: Workload, context: Context, running: Running) -> None:
     for name, arm in list(running.arms.items()):
         context.beat.write("details", name, context.limit_seconds)
         context.progress(name)
         try:
             running.cells[name].details.update(workload.details(arm))
         except Exception as error:
-            _fault(name, error, context, running)
+            preparing.fault(name, error, context, running)

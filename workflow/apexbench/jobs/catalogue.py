@@ -10,11 +10,17 @@ from apexbench.components.names import IMPLEMENTATIONS, component_files
 from apexbench.config.schema import PLUGINS
 from apexbench.errors import UserError
 
+APART = {
+    "transformer": "apexbench.transformer.workload",
+    "selfcheck": "apexbench.selfcheck.component",
+}
+"""Components that are packages of their own."""
+
 
 def find(name: str) -> Component:
     """The component called ``name``; UserError if nothing provides it."""
-    if name == "transformer":
-        module = importlib.import_module("apexbench.transformer.workload")
+    if name in APART:
+        module = importlib.import_module(APART[name])
     elif name in component_files():
         module = importlib.import_module(f"apexbench.components.{name}")
         for entry in importlib.metadata.entry_points(group=IMPLEMENTATIONS, name=name):

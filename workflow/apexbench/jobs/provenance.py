@@ -6,22 +6,18 @@ import os
 import platform
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import apexbench
 from apexbench.cluster import allocation
 from apexbench.errors import UserError
 from apexbench.jobs.request import Request
+from apexbench.measuring.samples import Settings
 from apexbench.records import digest
-
-if TYPE_CHECKING:
-    from apexbench.measuring.sampler import Settings
 
 
 def settings(request: Request) -> Settings:
     """The sampler's settings of a request."""
-    from apexbench.measuring.sampler import Settings  # with scipy, which the supervisor needs not
-
     measuring = request.measuring
     return Settings(
         case_seconds=measuring["case_seconds"],
@@ -117,5 +113,6 @@ def _libraries(cache: Path) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
         "triton": triton,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "apex": recall_status(cache).to_dict(),
     }

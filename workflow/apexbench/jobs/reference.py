@@ -20,6 +20,7 @@ def keep(results: Path, references: Path) -> str:
     indexes = list(records.indexes(results))
     if not indexes:
         raise UserError(f"{results} holds no records: run `make report` first.")
+    indexes += sorted((results / "selfcheck" / "records").rglob("index.json"))
     if absent := [name for name in FILES if not (results / name).exists()]:
         raise UserError(f"{results / absent[0]} is missing: run `make report` to its end first.")
     loaded = {path: records.read_index(path) for path in indexes}
@@ -41,7 +42,8 @@ def keep(results: Path, references: Path) -> str:
             name = records.file_name(record.case, record.key)
             shutil.copyfile(path.parent / name, folder / name)
             count += 1
-    for name in FILES:
+    beside = [name for name in ("selfcheck/plan.json",) if (results / name).is_file()]
+    for name in [*FILES, *beside]:
         shutil.copyfile(results / name, temporary / name)
     shutil.rmtree(target, ignore_errors=True)
     temporary.rename(target)

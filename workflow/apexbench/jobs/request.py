@@ -13,6 +13,9 @@ from apexbench.errors import UserError
 PACKAGE = Path(__file__).parents[1]
 PARTS = ("layer_norm", "rms_norm", "optimizer")
 """Components whose implementations the Transformer is made of."""
+SELFCHECK_PARTS = ("layer_norm", "adamw_parity")
+SELFCHECK_FILES = ("component.py", "pairs.py", "faulty.py", "waits.py", "do_bench.py")
+"""What the proofs measure with; which cases there are, and how they are judged, is not in a key."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +103,14 @@ class Request:
 
 def sources(component: str) -> list[Path]:
     """The files that a component's measurements depend on; also the inputs of its rule."""
-    measuring = [*sorted((PACKAGE / "measuring").glob("*.py")), PACKAGE / "jobs" / "case.py"]
+    jobs = [PACKAGE / "jobs" / name for name in ("case.py", "preparing.py")]
+    measuring = [*sorted((PACKAGE / "measuring").glob("*.py")), *jobs]
     if component == "transformer":
         parts = {path for name in PARTS for path in own_sources(name)}
         own = sorted((PACKAGE / "transformer").glob("*.py")) + sorted(parts)
+    elif component == "selfcheck":
+        parts = {path for name in SELFCHECK_PARTS for path in own_sources(name)}
+        own = [PACKAGE / "selfcheck" / name for name in SELFCHECK_FILES] + sorted(parts)
     else:
         own = own_sources(component) + outside(component)
     return measuring + [path for path in own if path.exists()]

@@ -45,19 +45,32 @@ class Job:
     lost: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"starting": 0.0, "cases": 0.0})
     measured: int = 0
+    until: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the time given has ended."""
+        return self.until is not None and time.time() >= self.until
 
 
-def run(request: Request, out: Path, log: Path, progress: Progress | None = None) -> None:
+def run(
+    request: Request,
+    out: Path,
+    log: Path,
+    progress: Progress | None = None,
+    until: float | None = None,
+) -> None:
     """Measure what ``request`` asks and write ``out`` (the job's index.json).
 
     Valid records are kept; a corrupt one is a UserError that names it. Returns when every task has
-    its record, whatever the status of its cells.
+    its record, whatever the status of its cells. No case is begun after ``until`` (Unix seconds);
+    the index names those that are missing for it.
     """
     begin, started = time.monotonic(), time.time()
     request = fingerprint.settled(request)
     if request.device == "cuda":
         gpu(request)
-    job = Job(request, out.parent, log)
+    job = Job(request, out.parent, log, until=until)
     tasks = request.tasks()
     progress = progress or Progress(request.component, len(tasks), log)
     _find_done(job, tasks)
@@ -77,9 +90,19 @@ def run(request: Request, out: Path, log: Path, progress: Progress | None = None
         "seconds": {name: round(value, 3) for name, value in job.seconds.items()},
         "measured": job.measured,
         "records": [
-            {"file": job.done[task.key], "key": task.key, "process": task.process} for task in tasks
+            {"file": job.done[task.key], "key": task.key, "process": task.process}
+            for task in tasks
+            if task.key in job.done
         ],
-        "missing": [],
+        "missing": [
+            {
+                "case": records.canonical(task.case),
+                "status": "unavailable",
+                "reason": "the time given ended before it",
+            }
+            for task in tasks
+            if task.key not in job.done
+        ],
     }
     records.write_text_atomically(out, json.dumps(index, indent=1) + "\n")
     progress.finish(job.measured, len(tasks))
@@ -144,7 +167,7 @@ def _check_kept(job: Job) -> None:
 
 def _measure(job: Job, tasks: list[Task], progress: Progress) -> None:
     idle = 0
-    while left := [task for task in tasks if task.key not in job.done]:
+    while (left := [task for task in tasks if task.key not in job.done]) and not job.over:
         before = len(job.done), sum(len(entry) for entry in job.lost.values())
         status, key, beat = _child(job, left, progress)
         if status == 0:
@@ -201,6 +224,7 @@ def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | 
             "beat": str(Path(scratch) / "beat"),
             "events": writable,
             "cache": str(cache_folder(job.folder)),
+            "until": job.until,
             "tasks": [{**asdict(task), "lost": job.lost.get(task.key, {})} for task in tasks],
         }
         path = Path(scratch) / "job.json"

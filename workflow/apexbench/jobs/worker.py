@@ -6,6 +6,7 @@ Events go to the file descriptor named in the job as one JSON value a line.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -20,6 +21,8 @@ from apexbench.processes import die_with_parent
 
 EXIT_DEVICE_LOST = 17
 EXIT_REFUSED = 18
+STARTING_S = 120
+"""Importing takes as long as a busy machine and a shared disk let it, whatever a case may take."""
 
 
 class Events:
@@ -36,7 +39,7 @@ class Events:
 
 
 def main(path: str) -> int:
-    """Run the job of ``path``; 0 when every task has its record, 17 when the device was lost.
+    """Run the job of ``path``; 0 at its end (or its time's), 17 when the device was lost.
 
     18 when nothing can be measured or kept here, whichever implementation runs (a wrong request, a
     full disk): the sentence for the person goes to the supervisor.
@@ -66,7 +69,7 @@ def main(path: str) -> int:
 
 
 def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
-    from apexbench.jobs import case, catalogue, provenance
+    from apexbench.jobs import case, catalogue, preparing, provenance
     from apexbench.jobs.request import Request
     from apexbench.measuring import faults
     from apexbench.measuring.beat import Beat
@@ -75,11 +78,11 @@ def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
 
     request = Request.parse(json.dumps(job["request"]))
     beat = Beat(Path(job["beat"]))
-    beat.write("import", None, request.measuring["implementation_seconds"])
+    beat.write("import", None, max(STARTING_S, request.measuring["implementation_seconds"]))
     component = catalogue.find(request.component)
     timer = timer_for(request.device)
     described = provenance.provenance(request, Path(job["cache"]), component.torch_free)
-    context = case.Context(
+    context = preparing.Context(
         device=request.device,
         timer=timer,
         settings=provenance.settings(request),
@@ -93,7 +96,12 @@ def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
         progress=lambda text: events.send("phase", text=text),
     )
     events.send("ready", seconds=time.perf_counter() - begin)
+    # What was imported lives as long as the process: no collection need look at it again.
+    gc.collect()
+    gc.freeze()
     for task in job["tasks"]:
+        if job["until"] is not None and time.time() >= job["until"]:
+            break
         names = component.names(task["case"], request.implementations)
         events.send("case", key=task["key"], label=component.label(task["case"]))
         context.process = task["process"]

@@ -68,6 +68,9 @@ class Workload(ABC):
     interleaved: bool = True
     """Whether arms take turns; False where each is measured alone, sustained (ceilings)."""
 
+    examined: bool = True
+    """Whether kernels, peak memory and streams of every arm are looked at before round 1."""
+
     alive: Callable[[], None] = staticmethod(lambda: None)
     """Called by long work outside windows (training on), so that it does not count as hung."""
 

@@ -24,14 +24,20 @@ class Beat:
         self._map = mmap.mmap(handle, SIZE)
         os.close(handle)
         self._count = 0
+        self._last: tuple[str, str | None, float | None] = ("start", None, None)
 
     def write(
         self, phase: str, implementation: str | None = None, limit: float | None = None
     ) -> None:
         """Say what begins now; ``limit`` is the seconds after which it counts as hung."""
         self._count += 1
+        self._last = (phase, implementation, limit)
         text = json.dumps([self._count, phase, implementation, limit]).encode()
         self._map[:SIZE] = text[: SIZE - 1].ljust(SIZE, b" ")
+
+    def alive(self) -> None:
+        """Say that what was said last still goes on, and is not hung."""
+        self.write(*self._last)
 
     def read(self) -> tuple[int, str, str | None, float | None]:
         """(count, phase, implementation, limit) of the last write; count 0 before the first."""

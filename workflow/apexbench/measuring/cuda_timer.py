@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -11,6 +12,8 @@ from apexbench.measuring.arms import Arm
 from apexbench.measuring.timers import HostBound, Null, Timer, tick_and_median
 
 HOLD_LIMIT_NS = 60_000_000
+EVENT_TICK_NS = 32
+"""The finest step of event times on GPUs since Volta; two null windows may hide a coarser one."""
 
 
 class CudaTimer(Timer):
@@ -30,7 +33,8 @@ class CudaTimer(Timer):
         self._begin = torch.cuda.Event(enable_timing=True)
         self._end = torch.cuda.Event(enable_timing=True)
         self._cycles_per_ns = self._calibrate()
-        self._enqueue_ns: dict[int, int] = {}
+        self._enqueue_ns: WeakKeyDictionary[Arm, int] = WeakKeyDictionary()
+        self._resolution: dict[str, tuple[int, int]] = {}
 
     def _calibrate(self) -> float:
         """Cycles of the holding kernel per nanosecond, from one known sleep."""
@@ -47,7 +51,7 @@ class CudaTimer(Timer):
         torch.cuda._sleep(int(nanoseconds * self._cycles_per_ns))
 
     def device_time(self, arm: Arm, calls: int, cold: bool) -> int:
-        hold = self._enqueue_ns.get(id(arm), 200_000)
+        hold = self._enqueue_ns.get(arm, 200_000)
         while True:
             arm.prepare(calls)
             if cold:
@@ -63,11 +67,11 @@ class CudaTimer(Timer):
             self._end.synchronize()
             arm.finish()
             if queued_ahead:
-                self._enqueue_ns[id(arm)] = max(enqueue, hold // 2)
+                self._enqueue_ns[arm] = max(enqueue, hold // 2)
                 return max(1, round(self._begin.elapsed_time(self._end) * 1e6))
             hold = max(2 * hold, enqueue)
             if hold > HOLD_LIMIT_NS:
-                self._enqueue_ns.pop(id(arm), None)
+                self._enqueue_ns.pop(arm, None)
                 raise HostBound
 
     def step_time(self, arm: Arm, calls: int, cold: bool) -> int:
@@ -87,7 +91,15 @@ class CudaTimer(Timer):
         torch.cuda.synchronize()
 
     def resolution(self, quantity: str) -> tuple[int, int]:
-        null = Null()
-        windows = [self.sample(quantity, null, 1, False) for _ in range(201)]
-        tick, median = tick_and_median(windows)
-        return (max(tick, 32), median) if quantity == "device_time" else (tick, median)
+        if quantity not in self._resolution:
+            null = Null()
+            windows = [self.sample(quantity, null, 1, False) for _ in range(201)]
+            tick, median = tick_and_median(windows)
+            least = EVENT_TICK_NS if quantity == "device_time" else 1
+            self._resolution[quantity] = max(tick, least), median
+        return self._resolution[quantity]
+
+    def free_bytes(self) -> int:
+        # What the caching allocator holds and nothing uses can be had again.
+        reusable = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        return int(torch.cuda.mem_get_info()[0]) + int(reusable)

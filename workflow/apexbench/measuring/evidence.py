@@ -10,6 +10,8 @@ from apexbench.measuring.arms import Arm
 from apexbench.measuring.timers import Timer
 
 MOST_KERNELS = 60
+LATE_S = 50e-6
+"""Waiting for an idle device takes about 5 µs; more than this is work that a window missed."""
 
 
 def kernel_names(arm: Arm) -> list[str]:
@@ -35,6 +37,29 @@ def kernel_names(arm: Arm) -> list[str]:
 def matches(kernels: list[str], pattern: str) -> bool:
     """Whether one of the kernels is the one an implementation says it launches."""
     return any(re.search(pattern, name) for name in kernels)
+
+
+def outside(arm: Arm, tries: int = 5) -> float:
+    """Seconds of device work that one call leaves outside its window, on other streams.
+
+    A window's end event waits for the current stream alone; what a call started elsewhere and never
+    joined would go unseen. Tried again where it seems long, since the host may be interrupted.
+    """
+    import torch
+
+    late: list[float] = []
+    while len(late) < tries and (not late or min(late) > LATE_S):
+        arm.prepare(1)
+        torch.cuda.synchronize()
+        end = torch.cuda.Event()
+        arm.call(0)
+        end.record()
+        end.synchronize()
+        begin = time.perf_counter()
+        torch.cuda.synchronize()
+        late.append(time.perf_counter() - begin)
+        arm.finish()
+    return min(late)
 
 
 def warm(arm: Arm, timer: Timer, calls: int = 3) -> float:
@@ -77,6 +102,8 @@ def forget_compiled() -> None:
 
 def graphs_compiled() -> int:
     """How many graphs torch.compile has compiled in this process so far."""
+    if "torch._dynamo" not in sys.modules:
+        return 0
     from torch._dynamo.utils import counters
 
     return int(counters["stats"].get("unique_graphs", 0))

@@ -6,16 +6,18 @@ count are taken in blocks; shared buffers are allocated anew for every block.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from apexbench.measuring import statistics, stopping
 from apexbench.measuring.arms import Arm, Workload
+from apexbench.measuring.samples import Samples, Settings, Watch
 from apexbench.measuring.timers import HostBound, Timer
 
 WINDOW_NS = {"device_time": 50_000, "step_time": 3_000_000}
@@ -23,59 +25,6 @@ TICKS = 100
 NULL_WINDOWS = 20
 MOST_CALLS = 1000
 BUFFER_LIMIT = 4 * 2**30
-
-
-@dataclass
-class Settings:
-    """How long and how sure: seconds a case, pilot rounds, confidence, retries of a block."""
-
-    case_seconds: float = 3.0
-    pilot_rounds: int = 30
-    confidence: float = 0.99
-    margin: float = statistics.MARGIN
-    retries: int = 3
-
-
-@dataclass
-class Samples:
-    """Windows of one quantity: ``times[arm][round]`` in ns, and the block of each round."""
-
-    quantity: str
-    calls: dict[str, int]
-    times: dict[str, list[int]]
-    blocks: list[int]
-    pilot_rounds: int
-    stop: str
-    tick_ns: int
-    null_window_ns: int
-    clocks: dict[str, list[int]] = field(default_factory=dict)
-    state: list[dict[str, Any]] = field(default_factory=list)
-    repeated_blocks: int = 0
-    window_seconds: float = 0.0
-    dropped: dict[str, str] = field(default_factory=dict)
-
-    def per_call(self, arm: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Nanoseconds per call of every round."""
-        return np.asarray(self.times[arm], dtype=np.float64) / self.calls[arm]
-
-    def tick_per_call(self, *arms: str) -> float:
-        """The timer's tick per call, the coarsest of these arms."""
-        return max(self.tick_ns / self.calls[arm] for arm in arms)
-
-
-class Watch:
-    """What the sampler tells and asks the outside: heartbeats, machine state, clocks."""
-
-    def beat(self, phase: str, implementation: str | None) -> None:
-        """Called before every window."""
-
-    def state(self) -> dict[str, Any]:
-        """State of the machine at the end of a block."""
-        return {}
-
-    def clock(self) -> int | None:
-        """SM clock in MHz now, or None."""
-        return None
 
 
 Fault = Callable[[str, BaseException], bool]
@@ -100,6 +49,7 @@ class Sampler:
         self.settings, self.pairs, self.watch, self.fault = settings, pairs, watch, fault
         self.random = np.random.default_rng(seed)
         self.window_ns = 0
+        self.short: list[str] = []
 
     def run(self, quantity: str, budget_seconds: float) -> Samples:
         """All windows of ``quantity``; an arm that faults is dropped, the others go on."""
@@ -107,6 +57,7 @@ class Sampler:
         tick, null = self.timer.resolution(quantity)
         live, dropped, calls = self._size(quantity, tick, null)
         samples = Samples(quantity, calls, {}, [], 0, "target", tick, null, dropped=dropped)
+        samples.short, samples.cold = self.short, self._cold(calls)
         if not live:
             return samples
         outcome = stopping.run(
@@ -151,7 +102,9 @@ class Sampler:
         floor = max(TICKS * tick, NULL_WINDOWS * null)
         most = MOST_CALLS
         if size := self.workload.buffer_bytes():
-            most = min(most, max(1, BUFFER_LIMIT // size))
+            # An eighth of what is free: outputs and saved tensors of all calls come on top.
+            room = min(BUFFER_LIMIT, self.timer.free_bytes() // 8)
+            most = min(most, max(1, room // size))
         # Device windows hold the same calls for every arm, so that their caches are equally cold.
         on_device, least = quantity == "device_time", min(shortest.values())
         wanted = {
@@ -163,7 +116,19 @@ class Sampler:
             for name, length in shortest.items()
         }
         limits = {name: min(most, self.arms[name].max_calls or most) for name in shortest}
-        return list(shortest), dropped, {name: min(calls[name], limits[name]) for name in calls}
+        calls = {name: min(calls[name], limits[name]) for name in calls}
+        self.short = [name for name in calls if calls[name] * shortest[name] < 0.9 * floor]
+        return list(shortest), dropped, calls
+
+    def _cold(self, calls: dict[str, int]) -> str:
+        """Which calls meet a cold cache: those with buffers of their own, or the first."""
+        if not self.workload.cold_cache:
+            return "no call"
+        moved = self.workload.work.bytes or 0
+        alone = max(calls.values(), default=1) == 1 or self.workload.buffer_bytes() > 0
+        if alone or moved >= 4 * self.timer.cache_bytes:
+            return "every call"
+        return "the first call of a window"
 
     def _window(self, quantity: str, name: str, calls: int) -> int:
         self.watch.beat(f"window {quantity}", name)
@@ -178,16 +143,20 @@ class Sampler:
 
         The pilot gives ``stop_at``: past half the budget it ends after two blocks at the least.
         """
-        result = Samples(
-            samples.quantity, dict(samples.calls), {name: [] for name in live}, [], 0, "target",
-            samples.tick_ns, samples.null_window_ns, {name: [] for name in live},
-            dropped=samples.dropped,
-        )  # fmt: skip
+        result = replace(
+            samples,
+            calls=dict(samples.calls),
+            times={name: [] for name in live},
+            blocks=[],
+            clocks={name: [] for name in live},
+            state=[],
+        )
         retries = self.settings.retries
         for block in dict.fromkeys(labels):
             while True:
                 length = labels.count(block)
-                taken = self._block(result, live, length)
+                with _no_collection():
+                    taken = self._block(result, live, length)
                 state = {"block": block, **self.watch.state()}
                 if state.get("hardware_throttle") and retries > 0:
                     retries -= 1
@@ -221,6 +190,7 @@ class Sampler:
                     result.dropped[name] = "it failed"
                 if index == length - 1 and (clock := self.watch.clock()) is not None:
                     result.clocks[name].append(clock)
+            gc.collect(0)  # between windows: a cycle may hold the device's memory
             for name in [name for name in live if name in result.dropped]:
                 live.remove(name)
             if not live:
@@ -230,11 +200,27 @@ class Sampler:
     def _paired(self, samples: Samples) -> list[stopping.Paired]:
         """Paired log ratios, blocks and the wanted half-width (m/2) of every comparison."""
         labels = np.asarray(samples.blocks)
+        live = [pair for pair in self.pairs if set(pair) <= set(samples.times)]
         found = []
-        for candidate, baseline in self.pairs:
-            if candidate in samples.times and baseline in samples.times:
-                slow, fast = samples.per_call(baseline), samples.per_call(candidate)
-                shortest = min(float(np.median(slow)), float(np.median(fast)))
-                margin = statistics.margin_for(shortest, self.settings.margin)
-                found.append(stopping.Paired(np.log(slow) - np.log(fast), labels, margin / 2))
+        for candidate, baseline in live:
+            slow, fast = samples.per_call(baseline), samples.per_call(candidate)
+            shortest = min(float(np.median(slow)), float(np.median(fast)))
+            target = statistics.margin_for(shortest, self.settings.margin) / 2
+            # The largest baseline holds every member, and asks the most of each interval.
+            members = sum(other == candidate for other, _ in live)
+            floor = samples.tick_per_call(candidate, baseline) / shortest
+            ratios = np.log(slow) - np.log(fast)
+            found.append(stopping.Paired(ratios, labels, target, members, floor))
         return found
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """No cyclic garbage collection of its own accord, which would come inside windows."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

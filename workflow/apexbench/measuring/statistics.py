@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-MARGIN = 0.01
+from apexbench.measuring.samples import MARGIN
+
 SHORT_FACTOR = 2
 SHORT_NS = 30_000
 TRIM = 0.1
@@ -47,6 +48,17 @@ def margin_for(value_ns: float, margin: float = MARGIN) -> float:
     return SHORT_FACTOR * margin if value_ns < SHORT_NS else margin
 
 
+def outliers(samples: ArrayLike) -> int:
+    """How many samples lie more than three interquartile ranges outside the quartiles.
+
+    Tukey, Exploratory Data Analysis, 1977: "far out". They are counted and kept.
+    """
+    values = np.asarray(samples, dtype=np.float64)
+    low, high = np.percentile(values, [25, 75])
+    reach = 3 * (high - low)
+    return int(np.sum((values < low - reach) | (values > high + reach)))
+
+
 def interquartile_mean(values: ArrayLike) -> float:
     """The mean of the middle half; the plain median below four values."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
@@ -54,6 +66,11 @@ def interquartile_mean(values: ArrayLike) -> float:
         return float(np.median(ordered))
     cut = ordered.size // 4
     return float(ordered[cut : ordered.size - cut].mean())
+
+
+def trimmed(size: int) -> int:
+    """How many of ``size`` block values are cut from each end."""
+    return int(TRIM * size)
 
 
 def trimmed_t(values: ArrayLike, confidence: float) -> Interval:
@@ -69,7 +86,7 @@ def trimmed_t(values: ArrayLike, confidence: float) -> Interval:
     size = ordered.size
     if size < 2:
         raise ValueError("an interval needs at least two blocks")
-    cut = int(TRIM * size)
+    cut = trimmed(size)
     middle = ordered[cut : size - cut]
     winsorised = np.clip(ordered, middle[0], middle[-1])
     error = winsorised.std(ddof=1) / ((1 - 2 * cut / size) * math.sqrt(size))

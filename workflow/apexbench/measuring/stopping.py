@@ -7,6 +7,7 @@ its own length.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -17,27 +18,42 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from apexbench.measuring.statistics import TRIM, Array, block_values, trimmed_t
+from apexbench.measuring.statistics import (
+    Array,
+    block_values,
+    member_confidence,
+    trimmed,
+    trimmed_t,
+)
 
 BLOCKS = 20
-FEWEST_BLOCKS = 8
+FEWEST_BLOCKS = 10
+"""The fewest of which the interval cuts one from each end: one outlier changes no verdict."""
 PILOT_BLOCK = 5
 LARGEST_BLOCK = 400
-ATTEMPTS = 3
 SAFETY = 1.3
+"""How much narrower than the target a plan aims; more so after every attempt that missed it."""
 
 
 @dataclass(frozen=True)
 class Paired:
-    """One comparison: paired log ratios by round, their blocks, the half-width wanted."""
+    """One comparison: paired log ratios by round, their blocks, the half-width wanted.
+
+    ``members`` is the size of the largest baseline that it is part of: its interval is the one that
+    the verdict against that baseline uses. ``floor`` is the tick relative to the shorter arm.
+    """
 
     ratios: Array
     blocks: NDArray[np.int_]
     target: float
+    members: int = 1
+    floor: float = 0.0
 
     def half_width(self, confidence: float) -> float:
-        """Half-width of the interval of these samples."""
-        return trimmed_t(block_values(self.ratios, self.blocks), confidence).half_width
+        """Half-width of the interval of these samples, as a verdict will see it."""
+        confidence = member_confidence(confidence, self.members)
+        interval = trimmed_t(block_values(self.ratios, self.blocks), confidence)
+        return max(interval.half_width, self.floor / 2)
 
 
 @dataclass(frozen=True)
@@ -54,17 +70,24 @@ class Plan:
         return [block for block in range(self.blocks) for _ in range(self.rounds_per_block)]
 
 
-def plan(pilot: list[Paired], confidence: float, round_seconds: float, seconds: float) -> Plan:
+def plan(
+    pilot: list[Paired],
+    confidence: float,
+    round_seconds: float,
+    seconds: float,
+    safety: float = SAFETY,
+) -> Plan:
     """The rounds that bring every comparison to its target, or as many as ``seconds`` allow.
 
     The variance of a block's value is split into a part within blocks, which falls with the rounds
     in a block, and one between blocks, which only more blocks reduce.
     """
     blocks, rounds = BLOCKS, 1
-    freedom = BLOCKS - 2 * int(TRIM * BLOCKS) - 1
-    reach = float(stats.t.ppf((1 + confidence) / 2, freedom)) * SAFETY
+    freedom = BLOCKS - 2 * trimmed(BLOCKS) - 1
     for pair in pilot:
         within, between = _variances(pair)
+        two_sided = (1 + member_confidence(confidence, pair.members)) / 2
+        reach = float(stats.t.ppf(two_sided, freedom)) * safety
         most = (pair.target / reach) ** 2
         if between > 0.5 * most * blocks:
             blocks = min(3 * BLOCKS, max(blocks, math.ceil(2 * between / most)))
@@ -79,7 +102,11 @@ def plan(pilot: list[Paired], confidence: float, round_seconds: float, seconds: 
 
 
 def _variances(pair: Paired) -> tuple[float, float]:
-    """Robust variance of one round within its block, and variance between blocks."""
+    """Robust variance of one round within its block, and variance between blocks.
+
+    A twentieth of the rounds is clipped at each end: a single outlier of the pilot must not spend
+    the whole budget, while a second mode, which every block will hold, still counts.
+    """
     names = np.unique(pair.blocks)
     length = max(1, pair.ratios.size // names.size)
     values = block_values(pair.ratios, pair.blocks)
@@ -90,7 +117,8 @@ def _variances(pair: Paired) -> tuple[float, float]:
         ]
     )
     low, high = np.percentile(centred, [25, 75])
-    within = max(float((high - low) / 1.349) ** 2, 0.1 * float(np.var(centred)))
+    clipped = np.clip(centred, *np.percentile(centred, [5, 95]))
+    within = max(float((high - low) / 1.349) ** 2, 0.1 * float(np.var(clipped)))
     if length == 1:
         return float(np.var(values, ddof=1)) if names.size > 1 else 0.0, 0.0
     within *= length / (length - 1)
@@ -129,14 +157,15 @@ def run(
     pilot = take([index // PILOT_BLOCK for index in range(pilot_rounds)], begin + seconds / 2)
     spent = length(pilot)
     pace = (clock() - begin) / max(spent, 1)
-    for attempt in range(ATTEMPTS):
-        wanted = plan(pairs(pilot), confidence, pace, seconds - (clock() - begin))
+    for attempt in itertools.count():
+        safety, left = SAFETY * 1.25**attempt, seconds - (clock() - begin)
+        wanted = plan(pairs(pilot), confidence, pace, left, safety)
         samples = take(wanted.labels, math.inf)
         comparisons = pairs(samples)
         if all(pair.half_width(confidence) <= pair.target for pair in comparisons):
             return Outcome(samples, spent, "target")
         left = seconds - (clock() - begin)
-        if not wanted.reaches_target or left < pace * length(samples) or attempt == ATTEMPTS - 1:
+        if not wanted.reaches_target or left < pace * length(samples):
             break
         pilot, spent = samples, spent + length(samples)
     return Outcome(samples, spent, "budget")

@@ -10,6 +10,7 @@ returns, the host was too slow (or the arm synchronised) and the sample is refus
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -50,6 +51,10 @@ class Timer(ABC):
     def resolution(self, quantity: str) -> tuple[int, int]:
         """(tick, null window): the least difference seen and the median empty window, in ns."""
 
+    def free_bytes(self) -> int:
+        """Bytes of the device's memory that nothing uses yet."""
+        return 2**63
+
     def sample(self, quantity: str, arm: Arm, calls: int, cold: bool) -> int:
         """One window of ``quantity``."""
         measure = self.device_time if quantity == "device_time" else self.step_time
@@ -80,6 +85,7 @@ class CpuTimer(Timer):
         self.cache_bytes = last_level_cache()
         self.flush_bytes = min(4 * self.cache_bytes, CPU_FLUSH_LIMIT)
         self._flush = np.ones(self.flush_bytes // 8)
+        self._resolution: tuple[int, int] | None = None
 
     def device_time(self, arm: Arm, calls: int, cold: bool) -> int:
         arm.prepare(calls)
@@ -99,8 +105,14 @@ class CpuTimer(Timer):
         pass
 
     def resolution(self, quantity: str) -> tuple[int, int]:
-        null = Null()
-        return tick_and_median([self.device_time(null, 1, False) for _ in range(201)])
+        if self._resolution is None:
+            null = Null()
+            windows = [self.device_time(null, 1, False) for _ in range(201)]
+            self._resolution = tick_and_median(windows)
+        return self._resolution
+
+    def free_bytes(self) -> int:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def timer_for(device: str) -> Timer:

@@ -57,6 +57,8 @@ def sampling(samples: Samples) -> dict[str, Any]:
         "tick_ns": samples.tick_ns,
         "null_window_ns": samples.null_window_ns,
         "repeated_blocks": samples.repeated_blocks,
+        "cold": samples.cold,
+        "outliers": {name: statistics.outliers(times) for name, times in samples.times.items()},
     }
 
 
@@ -154,6 +156,9 @@ def _flags(samples: Samples, candidate: str, members: list[str]) -> list[str]:
         flags.append("hardware throttling")
     if any(state.get("foreign_processes") for state in samples.state):
         flags.append("another process used the GPU")
+    if {candidate, *members} & set(samples.short):
+        flags.append("a window holds too few calls to be long against the empty window")
+    flags += samples.flags
     if samples.stop == "budget":
         flags.append("the time budget ended before the target")
     return flags

@@ -20,6 +20,7 @@ from apexbench.report import (
     numbers,
     probes,
     provenance,
+    selfcheck,
     tables,
     tutorial,
     validity,
@@ -61,6 +62,8 @@ def build(evidence: Evidence) -> Document:
         section = _section(component, own, evidence, tiles, limits, drawn, room)
         room = max(0, room - len(section["table"]["rows"]))
         sections.append(section)
+    proven = selfcheck.load(evidence.folder, model)
+    sections += selfcheck.section(proven)
     content = {
         "title": _title(evidence, name),
         "device": name,
@@ -74,7 +77,7 @@ def build(evidence: Evidence) -> Document:
         "claims": [asdict(claim) | {"text": claim.text} for claim in evaluated],
         "claims_note": "From the tutorial that recommends building Apex; each is judged from the "
         "records of this run alone.",
-        "verdicts": validity.verdict_sentences(cases),
+        "verdicts": validity.verdict_sentences([*cases, *selfcheck.cases(proven)]),
         "sections": sections,
         "missing": tables.missing(evidence, cases, MOST_ROWS).plain(),
         "methods": methods.sections(cases),
