@@ -19,13 +19,14 @@ from pathlib import Path
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 # The path that Slurm's commands were compiled with: the plugin's job step drops SLURM_CONF.
 ETC = Path("/etc/slurm")
+CLUSTER = "apexbenchlab"
 MARK = "# Written by apexbench's tests/slurm/lab.py"
 DEVICES = ("null", "zero", "full", "random")
 MINUTES_KEPT = 60
 
 SLURM_CONF = """\
 {mark} in {folder}
-ClusterName=lab
+ClusterName={cluster}
 SlurmctldHost=localhost
 SlurmUser=root
 SlurmdUser=root
@@ -108,7 +109,7 @@ def down(folder: Path, etc: Path = ETC) -> None:
         _quiet("scancel", "--partition=gpu")
     for name in ("slurmd", "slurmctld", "munged"):
         _end(folder / "run" / f"{name}.pid")
-    for stray in _working_in(folder):
+    for stray in _strays(folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(stray, signal.SIGKILL)
     if _ours(conf):
@@ -165,7 +166,9 @@ def _installed(package: str) -> bool:
 
 
 def _configure(folder: Path, etc: Path) -> None:
-    text = SLURM_CONF.format(mark=MARK, folder=folder, kept=MINUTES_KEPT * 60, gpus=len(DEVICES))
+    text = SLURM_CONF.format(
+        mark=MARK, folder=folder, cluster=CLUSTER, kept=MINUTES_KEPT * 60, gpus=len(DEVICES)
+    )
     (etc / "slurm.conf").write_text(text)
     lines = [f"NodeName=localhost Name=gpu Type=fake File=/dev/{name}" for name in DEVICES]
     (etc / "gres.conf").write_text(f"{MARK} in {folder}\n" + "\n".join(lines) + "\n")
@@ -269,12 +272,17 @@ def _end(path: Path) -> None:
         time.sleep(0.1)
 
 
-def _working_in(folder: Path) -> list[int]:
-    """Step managers that a killed slurmd leaves: their working folder is the lab's spool."""
+def _strays(folder: Path) -> list[int]:
+    """What outlives the daemons: step managers in the spool, and orphans of jobs.
+
+    Without cgroups Slurm loses sight of a process whose parent ended.
+    """
+    mark = f"\0SLURM_CLUSTER_NAME={CLUSTER}\0".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if Path(os.readlink(process / "cwd")).is_relative_to(folder):
+            in_spool = Path(os.readlink(process / "cwd")).is_relative_to(folder)
+            if in_spool or mark in b"\0" + (process / "environ").read_bytes():
                 found.append(int(process.name))
     return found
 
