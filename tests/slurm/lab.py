@@ -14,54 +14,16 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 # The path that Slurm's commands were compiled with: the plugin's job step drops SLURM_CONF.
 ETC = Path("/etc/slurm")
-CLUSTER = "apexbenchlab"
 MARK = "# Written by apexbench's tests/slurm/lab.py"
 DEVICES = ("null", "zero", "full", "random")
 MINUTES_KEPT = 60
-
-SLURM_CONF = """\
-{mark} in {folder}
-ClusterName={cluster}
-SlurmctldHost=localhost
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/run/munge.socket
-SlurmctldPort=16817
-SlurmdPort=16818
-SlurmctldPidFile={folder}/run/slurmctld.pid
-SlurmdPidFile={folder}/run/slurmd.pid
-SlurmctldLogFile={folder}/log/slurmctld.log
-SlurmdLogFile={folder}/log/slurmd.log
-StateSaveLocation={folder}/spool/ctld
-SlurmdSpoolDir={folder}/spool/d
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=2
-SwitchType=switch/none
-MpiDefault=none
-ReturnToService=2
-SchedulerType=sched/backfill
-SchedulerParameters=sched_min_interval=200000
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
-SlurmdParameters=config_overrides
-MinJobAge={kept}
-DefMemPerCPU=100
-KillWait=3
-InactiveLimit=0
-GresTypes=gpu
-AccountingStorageType=accounting_storage/none
-NodeName=localhost NodeAddr=127.0.0.1 CPUs=16 Boards=1 SocketsPerBoard=1 CoresPerSocket=16 \
-ThreadsPerCore=1 RealMemory=16000 Gres=gpu:fake:{gpus} State=UNKNOWN
-PartitionName=gpu Nodes=localhost Default=YES MaxTime=INFINITE State=UP
-"""
+TEMPLATE = Path(__file__).with_name("slurm.conf.in")
 
 
 class LabError(Exception):
@@ -166,8 +128,12 @@ def _installed(package: str) -> bool:
 
 
 def _configure(folder: Path, etc: Path) -> None:
-    text = SLURM_CONF.format(
-        mark=MARK, folder=folder, cluster=CLUSTER, kept=MINUTES_KEPT * 60, gpus=len(DEVICES)
+    text = TEMPLATE.read_text().format(
+        mark=MARK,
+        folder=folder,
+        cluster=_cluster(folder),
+        kept=MINUTES_KEPT * 60,
+        gpus=len(DEVICES),
     )
     (etc / "slurm.conf").write_text(text)
     lines = [f"NodeName=localhost Name=gpu Type=fake File=/dev/{name}" for name in DEVICES]
@@ -272,12 +238,17 @@ def _end(path: Path) -> None:
         time.sleep(0.1)
 
 
+def _cluster(folder: Path) -> str:
+    """The cluster's name, by which the jobs of this lab are told from another's."""
+    return f"lab{zlib.crc32(str(folder).encode()):08x}"
+
+
 def _strays(folder: Path) -> list[int]:
     """What outlives the daemons: step managers in the spool, and orphans of jobs.
 
     Without cgroups Slurm loses sight of a process whose parent ended.
     """
-    mark = f"\0SLURM_CLUSTER_NAME={CLUSTER}\0".encode()
+    mark = f"\0SLURM_CLUSTER_NAME={_cluster(folder)}\0".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
