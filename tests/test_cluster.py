@@ -294,6 +294,13 @@ def test_a_lost_job_has_its_state_log_and_remedy(monkeypatch, tmp_path, state, s
     assert "Invalid partition name specified): correct partition" in refused.reason
 
 
+def test_a_job_that_a_signal_ended_says_which(monkeypatch, tmp_path):
+    commands(tmp_path / "bin", monkeypatch, scontrol="echo NodeList=gpu07 ExitCode=0:9")
+    log = tmp_path / "snakemake.log"
+    log.write_text(LOG.format(state="FAILED"))
+    assert "FAILED on gpu07 (signal 9): read the log" in lost.find([log])[0].reason
+
+
 def test_a_job_that_slurm_forgot_keeps_its_state(monkeypatch, tmp_path):
     commands(tmp_path / "bin", monkeypatch, scontrol="echo 'Invalid job id' >&2; exit 1")
     log = tmp_path / "snakemake.log"

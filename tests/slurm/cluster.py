@@ -99,7 +99,7 @@ class SlurmProject(Project):
         listed = ask("squeue", "--noheader", f"--states={','.join(states) or 'all'}", "-o%i|%k|%Z")
         rows = [line.split("|") for line in listed.splitlines()]
         return {
-            job: comment.removeprefix("rule_")
+            job: comment.removeprefix("rule_").split("_wildcards_")[0]
             for job, comment, place in rows
             if place == str(self.folder)
         }

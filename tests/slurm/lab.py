@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
@@ -22,45 +23,7 @@ ETC = Path("/etc/slurm")
 MARK = "# Written by apexbench's tests/slurm/lab.py"
 DEVICES = ("null", "zero", "full", "random")
 MINUTES_KEPT = 60
-
-SLURM_CONF = """\
-{mark} in {folder}
-ClusterName=lab
-SlurmctldHost=localhost
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/run/munge.socket
-SlurmctldPort=16817
-SlurmdPort=16818
-SlurmctldPidFile={folder}/run/slurmctld.pid
-SlurmdPidFile={folder}/run/slurmd.pid
-SlurmctldLogFile={folder}/log/slurmctld.log
-SlurmdLogFile={folder}/log/slurmd.log
-StateSaveLocation={folder}/spool/ctld
-SlurmdSpoolDir={folder}/spool/d
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=2
-SwitchType=switch/none
-MpiDefault=none
-ReturnToService=2
-SchedulerType=sched/backfill
-SchedulerParameters=sched_min_interval=200000
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
-SlurmdParameters=config_overrides
-MinJobAge={kept}
-DefMemPerCPU=100
-KillWait=3
-InactiveLimit=0
-GresTypes=gpu
-AccountingStorageType=accounting_storage/none
-NodeName=localhost NodeAddr=127.0.0.1 CPUs=16 Boards=1 SocketsPerBoard=1 CoresPerSocket=16 \
-ThreadsPerCore=1 RealMemory=16000 Gres=gpu:fake:{gpus} State=UNKNOWN
-PartitionName=gpu Nodes=localhost Default=YES MaxTime=INFINITE State=UP
-"""
+TEMPLATE = Path(__file__).with_name("slurm.conf.in")
 
 
 class LabError(Exception):
@@ -108,7 +71,7 @@ def down(folder: Path, etc: Path = ETC) -> None:
         _quiet("scancel", "--partition=gpu")
     for name in ("slurmd", "slurmctld", "munged"):
         _end(folder / "run" / f"{name}.pid")
-    for stray in _working_in(folder):
+    for stray in _strays(folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(stray, signal.SIGKILL)
     if _ours(conf):
@@ -165,7 +128,13 @@ def _installed(package: str) -> bool:
 
 
 def _configure(folder: Path, etc: Path) -> None:
-    text = SLURM_CONF.format(mark=MARK, folder=folder, kept=MINUTES_KEPT * 60, gpus=len(DEVICES))
+    text = TEMPLATE.read_text().format(
+        mark=MARK,
+        folder=folder,
+        cluster=_cluster(folder),
+        kept=MINUTES_KEPT * 60,
+        gpus=len(DEVICES),
+    )
     (etc / "slurm.conf").write_text(text)
     lines = [f"NodeName=localhost Name=gpu Type=fake File=/dev/{name}" for name in DEVICES]
     (etc / "gres.conf").write_text(f"{MARK} in {folder}\n" + "\n".join(lines) + "\n")
@@ -269,12 +238,22 @@ def _end(path: Path) -> None:
         time.sleep(0.1)
 
 
-def _working_in(folder: Path) -> list[int]:
-    """Step managers that a killed slurmd leaves: their working folder is the lab's spool."""
+def _cluster(folder: Path) -> str:
+    """The cluster's name, by which the jobs of this lab are told from another's."""
+    return f"lab{zlib.crc32(str(folder).encode()):08x}"
+
+
+def _strays(folder: Path) -> list[int]:
+    """What outlives the daemons: step managers in the spool, and orphans of jobs.
+
+    Without cgroups Slurm loses sight of a process whose parent ended.
+    """
+    mark = f"\0SLURM_CLUSTER_NAME={_cluster(folder)}\0".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if Path(os.readlink(process / "cwd")).is_relative_to(folder):
+            in_spool = Path(os.readlink(process / "cwd")).is_relative_to(folder)
+            if in_spool or mark in b"\0" + (process / "environ").read_bytes():
                 found.append(int(process.name))
     return found
 

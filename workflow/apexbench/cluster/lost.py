@@ -109,10 +109,12 @@ def _details(job: str, state: str) -> str:
     fields = dict(re.findall(r"(\w+)=(\S+)", told))
     where = fields.get("NodeList", "(null)")
     text = "" if where == "(null)" else f" on {where}"
+    code, _, signal = fields.get("ExitCode", "").partition(":")
+    ended = ("exit status", code) if signal in ("", "0") else ("signal", signal)
     limits = {
         "TIMEOUT": ("limit", fields.get("TimeLimit")),
         "OUT_OF_MEMORY": ("memory", fields.get("MinMemoryNode") or fields.get("MinMemoryCPU")),
-        "FAILED": ("exit status", fields.get("ExitCode", "").partition(":")[0]),
+        "FAILED": ended,
     }
     name, value = limits.get(state, ("", None))
     return f"{text} ({name} {value})" if value else text
