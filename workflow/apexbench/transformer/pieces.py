@@ -138,7 +138,7 @@ def build_optimizer(recipe: Recipe, model: nn.Module, rate: float) -> Any:
         )
 
     def build(parameters: list[nn.Parameter]) -> Any:
-        case = {"dtype": "float32", **HYPERPARAMETERS}
+        case = {"algorithm": "adamw", "dtype": "float32", **HYPERPARAMETERS}
         built = chosen.build(case, parameters, rate)
         return built.optimizer if isinstance(built, Captured) else built
 
