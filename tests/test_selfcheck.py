@@ -15,6 +15,7 @@ import pytest
 import record_factory as factory
 from apexbench import records
 from apexbench.components.adamw_reference import FAULTS
+from apexbench.components.names import component_files
 from apexbench.jobs import reference
 from apexbench.records import Comparison
 from apexbench.report import selfcheck as section
@@ -23,20 +24,13 @@ from apexbench.selfcheck import cases, proofs, repeating, repeats, run
 from conftest import ROOT
 
 GIB = 2**30
-ONE_CASE = """\
-preset: quick
-device: cpu
-transformer: {enabled: false}
-components:
-  ceiling: {enabled: false}
-  optimizer: {enabled: false}
-  layer_norm: {enabled: false}
-  rms_norm:
-    {rows: [64], widths: [256], directions: [forward], dtypes: [float32],
-     implementations: [torch_eager, formula]}
-  amp: {enabled: false}
-measuring: {case_seconds: 0.3, pilot_rounds: 10}
-"""
+ONE_CASE = {
+    "rows": [64],
+    "widths": [256],
+    "directions": ["forward"],
+    "dtypes": ["float32"],
+    "implementations": ["torch_eager", "formula"],
+}
 
 
 def selfcheck(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -309,7 +303,17 @@ def test_a_component_stage_is_repeated_from_the_runs_own_records(tmp_path, monke
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "workflow"))
     monkeypatch.setenv("APEXBENCH_THREADS", "1")
     monkeypatch.setenv("APEXBENCH_RUN_ID", "test")
-    (tmp_path / "config.yaml").write_text(ONE_CASE)
+    settings = {
+        "preset": "quick",
+        "device": "cpu",
+        "transformer": {"enabled": False},
+        "components": {
+            **{name: {"enabled": False} for name in component_files()},
+            "rms_norm": ONE_CASE,
+        },
+        "measuring": {"case_seconds": 0.3, "pilot_rounds": 10},
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(settings))
     plan = run.plans.load(tmp_path, {})
     folder, results = tmp_path / "results" / "selfcheck", tmp_path / "results"
     request = repeating.Request.parse(plan.request("rms_norm"))
