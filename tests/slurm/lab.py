@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -79,7 +80,8 @@ def down(folder: Path, etc: Path = ETC) -> None:
         (etc / "gres.conf").unlink(missing_ok=True)
     installed = _lines(folder / "installed")
     if installed:
-        _quiet("apt-get", "purge", "-y", "-q", "--autoremove", *installed)
+        with contextlib.suppress(LabError):
+            _apt("purge", "-y", "-q", "-o", "DPkg::Lock::Timeout=120", *installed)
     for place in map(Path, _lines(folder / "made")):
         with contextlib.suppress(OSError):
             place.rmdir()
@@ -104,20 +106,26 @@ def _install(folder: Path) -> None:
         return
     if shutil.which("apt-get") is None:
         raise LabError(f"{', '.join(missing)} cannot be installed: there is no apt-get here.")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     options = ["-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120"]
-    for command in (["update", "-q"], ["install", *options, *missing]):
-        done = subprocess.run(
-            ["apt-get", *command],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0 and command[0] == "install":
-            raise LabError(f"apt-get cannot install {', '.join(missing)}: {done.stderr.strip()}")
-    (folder / "installed").write_text("\n".join(missing))
+    _apt("update", "-q")
+    # What they bring along is removed again too, and nothing else.
+    planned = _apt("install", *options, "--simulate", *missing)
+    (folder / "installed").write_text("\n".join(re.findall(r"^Inst (\S+)", planned, re.M)))
+    _apt("install", *options, *missing)
+
+
+def _apt(*arguments: str) -> str:
+    done = subprocess.run(
+        ["apt-get", *arguments],
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0 and arguments[0] != "update":
+        raise LabError(f"apt-get {arguments[0]} fails: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _installed(package: str) -> bool:

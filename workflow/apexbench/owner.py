@@ -71,8 +71,8 @@ def _begin_on_cluster(plan: Plan) -> None:
             "it, or edit the list in the profile."
         )
     build = torch_build()
-    native = plan.config.runtime == "native" or plan.config.image["sif"] is None
-    if plan.config.device == "cuda" and native and build is not None and build.cuda is None:
+    cpu_only = build is not None and build.cuda is None and not plan.runtime.contained
+    if build is not None and cpu_only and plan.config.device == "cuda":
         raise UserError(
             f"torch {build.version} cannot use a GPU: remove .venv and run `make slurm` again, "
             "which installs torch's CUDA build, or state device=cpu in the profile."

@@ -5,9 +5,11 @@ if PLAN.image.contained:
     BUILD = PLAN.build_command()
     PINS = PLAN.image.pins()
 
-    # On a cluster, on the login node: compute nodes may have no internet.
-    localrules:
-        image,
+    # Compute nodes may have no internet: on a cluster it is the login node's, unless told otherwise.
+    if PLAN.config.image["build_on"] == "login":
+
+        localrules:
+            image,
 
     rule image:
         input:
