@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from apexbench import config as configs
 from apexbench.errors import UserError
 from apexbench.image import log as logs
 from apexbench.image import native, pin, record, sbom, sif
-from apexbench.image.contrib import CONTRIB, modules, switches
+from apexbench.image.contrib import CONTRIB, CORE, modules, switches
 from apexbench.image.engine import Builder
 from apexbench.image.planned import ImagePlan, decision
 from apexbench.image.recipe import Base, Recipe, qualified, untagged
@@ -66,6 +67,16 @@ def test_the_schema_knows_every_contrib_extension():
         "APEX_XENTROPY": "1",
     }
     assert modules(["xentropy", "group_norm"]) == ["xentropy_cuda", "group_norm_cuda"]
+
+
+def test_contrib_is_what_a_component_uses():
+    used = {
+        module
+        for path in (ROOT / "workflow/apexbench/components").glob("*.py")
+        for module in re.findall(r'requirements\.apex\("(\w+)"\)', path.read_text())
+        if EXTENSIONS.get(module) not in (None, *CORE)
+    }
+    assert used == set(modules(SETTINGS["contrib"]))
 
 
 # ---- the recipe ----

@@ -306,6 +306,14 @@ def test_nothing_is_compiled_where_something_is_wrong(machine, monkeypatch, caps
     assert "ninja must be installed" in said
 
 
+def test_the_legacy_apex_needs_nvcc_even_without_its_extensions(machine, monkeypatch, capsys):
+    monkeypatch.setattr(inside, "_pip", lambda *_: pytest.fail("pip was started"))
+    monkeypatch.setattr(inside, "missing_build_tools", list)
+    machine.nvcc = None
+    assert inside.main(["legacy", "--repository", "https://r", "--commit", "c" * 40]) == 2
+    assert "there is no nvcc" in capsys.readouterr().err
+
+
 def test_make_apex_refuses_before_it_starts(machine, monkeypatch, tmp_path):
     from apexbench.errors import UserError
 

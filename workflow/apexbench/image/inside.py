@@ -92,6 +92,8 @@ def legacy(repository: str, commit: str, folder: Path, compiled: Sequence[str] =
     """
     options = list(BUILD)
     environment = dict(os.environ)
+    # Its setup.py asks nvcc for its version even where nothing is compiled.
+    _stop([preflight.torch_problem(True), preflight.nvcc_problem()])
     if compiled:
         _stop([*preflight.problems(True, compiled), preflight.gcc_problem()])
         environment["TORCH_CUDA_ARCH_LIST"] = ";".join(compiled)
