@@ -43,6 +43,7 @@ class FakeAmp(types.ModuleType):
 
         F.linear = halved
         torch.Tensor.of_apex = lambda tensor: tensor
+        torch.imported_meanwhile = types.ModuleType("torch.imported_meanwhile")
         return module, optimizer
 
     @contextlib.contextmanager
@@ -69,8 +70,9 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setitem(sys.modules, "amp_C", None)
     yield amp
     F.linear = LINEAR
-    if hasattr(torch.Tensor, "of_apex"):
-        del torch.Tensor.of_apex
+    for space, name in ((torch.Tensor, "of_apex"), (torch, "imported_meanwhile")):
+        if hasattr(space, name):
+            delattr(space, name)
 
 
 def arms(case: dict, *names: str):
@@ -84,6 +86,7 @@ def test_patches_are_in_place_in_its_own_windows_only(fake) -> None:
     assert len(legacy.training.patches) == 2
     assert F.linear is LINEAR
     assert not hasattr(torch.Tensor, "of_apex")
+    assert hasattr(torch, "imported_meanwhile")
     legacy.prepare(1)
     assert F.linear is not LINEAR
     legacy.call(0)

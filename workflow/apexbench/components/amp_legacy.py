@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,8 @@ class Patches:
         """Note the changes since this object was made, and take them out."""
         for space, before in zip(_NAMESPACES, self._before, strict=True):
             for name, value in dict(vars(space)).items():
+                if isinstance(value, types.ModuleType):
+                    continue  # a part of torch that was imported meanwhile
                 if (was := before.get(name, _ABSENT)) is not value:
                     self._changed.append((space, name, was, value))
         self._before = []

@@ -272,7 +272,7 @@ class ProbeWorkload(Workload):
 
     def __init__(self, case: Case, device: str, seed: int):
         self.device = device
-        self.work = Work(None, None, "nothing is timed", None, "nothing is timed")
+        self.work = Work(None, None, "n/a", None, "nothing is timed")
 
     def arm(self, implementation: Implementation) -> Arm:
         subject = implementation.build({})
