@@ -2,11 +2,15 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# A shell that starts the tests in the background has them, and all they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = os.environ.get("APEXBENCH_CI") == "1"
 NO_TORCH = "ModuleNotFoundError: No module named 'torch'"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 import sys
@@ -186,18 +187,21 @@ def _make_archive(archive: Path, sources: Path) -> None:
         '2>/dev/null || :; chroot "$1" update-ca-certificates; '
         'if [ -f /etc/pip.conf ]; then cp /etc/pip.conf "$1/etc/pip.conf"; fi'
     )
-    torch = f'{sys.executable} {Path(__file__).resolve()} "$1"'
-    subprocess.run(
+    torch = f'{shlex.join([sys.executable, str(Path(__file__).resolve())])} "$1"'
+    made = subprocess.run(
         [
             *("mmdebstrap", "--quiet", "--variant=apt"),
             "--include=python3,python3-venv,ca-certificates",
             *(f"--customize-hook={trust}", f"--customize-hook={torch}"),
             *("bookworm", str(archive), str(sources)),
         ],
-        check=True,
-        capture_output=True,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
+    assert made.returncode == 0, made.stdout
     archive.chmod(0o644)
 
 

@@ -187,6 +187,7 @@ def commands(folder: Path, monkeypatch, **scripts: str) -> None:
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(queue.sys, "executable", "/opt/bench/.venv/bin/python")
 
 
 def test_without_slurm_the_remedy_is_said(monkeypatch, tmp_path):

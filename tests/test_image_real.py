@@ -15,7 +15,7 @@ from apexbench.runtimes import Job
 from apexbench.runtimes.podman import Podman
 from conftest import ROOT, require, require_tool
 from containers import BASE, Rootless, make_base
-from pipeline import Project
+from pipeline import Project, all_disabled
 
 pytestmark = [pytest.mark.needs_container, pytest.mark.slow, pytest.mark.workflow]
 
@@ -24,12 +24,9 @@ preset: quick
 device: cpu
 runtime: podman
 components:
-  ceiling: {enabled: false}
-  optimizer: {enabled: false}
-  layer_norm: {enabled: false}
+OTHERS
   rms_norm: {rows: [64], widths: [256], dtypes: [float32], directions: [forward], also: [],
              implementations: [torch_eager]}
-  amp: {enabled: false}
 transformer: {enabled: false}
 measuring: {case_seconds: 0.2, pilot_rounds: 10, implementation_seconds: 60}
 report: {reference: false, pdf: false}
@@ -37,7 +34,7 @@ image:
   base: localhost/base:latest
   digest: null    # seen at the first build
   apex: false
-"""
+""".replace("OTHERS", all_disabled("rms_norm"))
 
 
 @pytest.fixture(scope="module")

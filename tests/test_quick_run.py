@@ -160,7 +160,7 @@ def test_without_a_compiler_the_compiled_cell_says_so(tmp_path):
     project = Project(tmp_path / "apexbench")
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("bash", "sh", "env", "git", "mkdir", "printf", "uname", "cat", "rm"):
+    for name in ("bash", "sh", "env", "git", "mkdir", "printf", "uname", "cat", "rm", "which"):
         if found := shutil.which(name):
             (tools / name).symlink_to(found)
     project.configure(

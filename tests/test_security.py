@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from pathlib import Path
@@ -67,14 +68,17 @@ def shell_commands(text: str) -> list[str]:
     return ["".join(re.findall(r'"(.*)"', block)) for block in found]
 
 
+# Each is shlex.join of words, below.
+JOINED = ("APEXBENCH", "MEASURE", "BUILD", "PINS", "params.arguments")
+
+
 def test_every_value_in_a_rule_s_shell_is_quoted():
     seen = 0
     for path in RULES:
         for command in shell_commands(path.read_text(encoding="utf-8")):
             for word in re.findall(r"(?<!\{)\{([^{}]+)\}", command):
                 seen += 1
-                # The two commands are shlex.join of words, below.
-                assert word.endswith(":q") or word in ("APEXBENCH", "MEASURE"), (path.name, word)
+                assert word.endswith(":q") or word in JOINED, (path.name, word)
     assert seen > 15
 
 
@@ -88,6 +92,19 @@ def test_the_command_itself_is_words(monkeypatch, tmp_path):
     for measuring in (False, True):
         words = shlex.split(plan.command(measuring=measuring))
         assert words[:3] == [hostile, "-m", "apexbench"]
+    assert shlex.split(plan.build_command())[:3] == [hostile, "-m", "apexbench"]
+
+
+def test_what_the_image_is_built_from_is_words(monkeypatch):
+    for name in ("PYTHONPATH", "PYTHONNOUSERSITE", "APEXBENCH_THREADS", "APEXBENCH_RUN_ID"):
+        monkeypatch.setenv(name, "1")
+    digest = f"sha256:{'0' * 64}"
+    given = {"preset": "quick", "runtime": "docker", "image": {"digest": digest}}
+    planned = plans.load(ROOT, given).image
+    options = shlex.split(planned.arguments())
+    assert options[::2] == ["--runtime", "--recipe"]
+    assert json.loads(options[-1])
+    assert [word for word in shlex.split(planned.pins()) if digest in word]
 
 
 def test_templates_escape_by_default():

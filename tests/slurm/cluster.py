@@ -12,7 +12,7 @@ from pathlib import Path
 
 import slurm_toys
 
-from pipeline import Project, python_with_toy
+from pipeline import Project, all_disabled, python_with_toy
 
 HERE = Path(__file__).parent
 # What a user edits in profiles/slurm, each line as it stands there.
@@ -31,11 +31,7 @@ EDITS = {
 CONFIG = """\
 preset: quick
 components:
-  ceiling: {enabled: false}
-  optimizer: {enabled: false}
-  layer_norm: {enabled: false}
-  rms_norm: {enabled: false}
-  amp: {enabled: false}
+OTHERS
 COMPONENTS
 transformer: {enabled: false}
 measuring: {case_seconds: 0.2, pilot_rounds: 10, implementation_seconds: 600}
@@ -87,7 +83,8 @@ class SlurmProject(Project):
     def measure(self, **cases: list[dict]) -> None:
         """config.yaml with these toys and their cases."""
         lines = [f"  {name}: {{cases: {json.dumps(cases[name])}}}" for name in cases]
-        self.configure(CONFIG.replace("COMPONENTS", "\n".join(lines)))
+        text = CONFIG.replace("OTHERS", all_disabled()).replace("COMPONENTS", "\n".join(lines))
+        self.configure(text)
 
     def argv(self, *arguments: str) -> list[str]:
         """What `make slurm` runs."""
