@@ -95,16 +95,19 @@ def test_the_command_itself_is_words(monkeypatch, tmp_path):
     assert shlex.split(plan.build_command())[:3] == [hostile, "-m", "apexbench"]
 
 
-def test_what_the_image_is_built_from_is_words(monkeypatch):
-    for name in ("PYTHONPATH", "PYTHONNOUSERSITE", "APEXBENCH_THREADS", "APEXBENCH_RUN_ID"):
-        monkeypatch.setenv(name, "1")
+def test_what_the_image_is_built_from_is_words(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     digest = f"sha256:{'0' * 64}"
-    given = {"preset": "quick", "runtime": "docker", "image": {"digest": digest}}
-    planned = plans.load(ROOT, given).image
+    settings = configs.load(ROOT, {"image": {"architectures": ["9.0"], "digest": digest}})
+    planned = ImagePlan(settings, Decision("docker", ""), ROOT)
     options = shlex.split(planned.arguments())
-    assert options[::2] == ["--runtime", "--recipe"]
+    assert options[:-1] == ["--runtime", "docker", "--recipe"]
     assert json.loads(options[-1])
-    assert [word for word in shlex.split(planned.pins()) if digest in word]
+    assert f"base={digest}" in shlex.split(planned.pins())
+    hostile = "/my images/$(touch pwned).sif"
+    settings = configs.load(ROOT, {"image": {"sif": hostile}})
+    planned = ImagePlan(settings, Decision("apptainer", ""), ROOT)
+    assert shlex.split(planned.arguments()) == ["--sif", hostile]
 
 
 def test_templates_escape_by_default():

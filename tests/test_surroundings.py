@@ -92,7 +92,7 @@ def test_no_shared_memory_is_needed(root):
             "git",
             "grep",
             "-lE",
-            r"/dev/shm|import multiproc|torch\.multiproc|shared_memory|DataLoader",
+            SHARED_MEMORY,
             "workflow",
         ],
         cwd=root,
