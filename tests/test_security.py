@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from apexbench import config as configs
 from apexbench import plan as plans
+from apexbench.image.planned import ImagePlan
+from apexbench.runtimes.decide import Decision
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "workflow").rglob("*.py"))
