@@ -29,6 +29,7 @@ def root() -> dict[str, Any]:
     return value
 
 
+@functools.cache
 def plugins() -> tuple[str, ...]:
     """Components that other installed packages provide, by entry point."""
     return tuple(sorted(entry.name for entry in importlib.metadata.entry_points(group=PLUGINS)))
