@@ -39,6 +39,13 @@ rule all:
     input:
         "results/report.html",
         REFERENCE_REPORTS,
+        # Implied, but named: Snakemake makes again what is missing of these alone.
+        PLAN.indexes,
+        rules.machine.output,
+        rules.configuration.output,
+        rules.table.output,
+        rules.figures.output,
+        rules.report.output,
 
 
 onstart:

@@ -14,6 +14,7 @@ import pytest
 
 import kills
 from apexbench import records
+from apexbench.jobs import retry
 from pipeline import Project, python_with_toy, toy_config
 
 
@@ -223,7 +224,6 @@ def test_a_truncated_record_is_named_and_the_rest_is_kept(project):
     broken, whole = sorted(project.records().values())
     when = whole.stat().st_mtime_ns
     broken.write_text(broken.read_text()[:500])
-    project.configure(toy_config("a", "b", "c"))
     refused = project.run()
     assert refused.returncode != 0
     assert broken.name in refused.stdout
@@ -231,8 +231,21 @@ def test_a_truncated_record_is_named_and_the_rest_is_kept(project):
     assert "Traceback" not in refused.stdout
     broken.unlink()
     assert project.run().returncode == 0
-    assert project.index()["measured"] == 2
+    assert project.index()["measured"] == 1
     assert whole.stat().st_mtime_ns == when
+    # A record, an output, or all of a status, taken from a finished run: the same command again.
+    broken.unlink()
+    (project.folder / "results/summary.json").unlink()
+    (project.folder / "results/machine.json").unlink()
+    assert project.run().returncode == 0
+    assert project.index()["measured"] == 1
+    assert (project.folder / "results/summary.json").exists()
+    assert (project.folder / "results/machine.json").exists()
+    retry.clear(project.folder / "results", "ok")
+    assert not whole.exists()
+    assert project.run().returncode == 0
+    assert project.index()["measured"] == 2
+    assert "Nothing to be done" in project.run().stdout
 
 
 def test_a_lost_job_leaves_a_partial_report_that_names_it(project):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import record_factory as factory
-from apexbench import records
+from apexbench import cli, records
 from apexbench.errors import UserError
 from apexbench.report import summary
 
@@ -124,3 +125,39 @@ def test_a_record_of_the_index_that_lies_elsewhere_is_not_followed(tmp_path):
     path.write_text(json.dumps(index))
     with pytest.raises(UserError, match=r"amp/outside\.json cannot be read"):
         records.read_index(path)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        ["../victim/records/amp/index.json"],
+        ["/etc/index.json"],
+        ["records/amp/other.json"],
+        ["records/a\u0000/index.json"],
+        [1],
+        None,
+    ],
+)
+def test_a_configuration_names_indexes_of_its_own_run_only(tmp_path, named):
+    (tmp_path / "config.json").write_text(json.dumps({"indexes": named}))
+    with pytest.raises(UserError, match=r"config\.json names other files"):
+        list(records.indexes(tmp_path))
+
+
+def test_an_index_is_outdated_once_a_record_is_gone_or_written_to(tmp_path):
+    record = tmp_path / "a-1.json"
+    record.write_text("{}")
+    index = tmp_path / "index.json"
+    assert not records.outdated(index)
+    index.write_text(json.dumps({"records": [{"file": record.name}]}))
+    assert not records.outdated(index)
+    later = index.stat().st_mtime_ns + 1
+    os.utime(record, ns=(later, later))
+    assert records.outdated(index)
+    record.unlink()
+    assert records.outdated(index)
+
+
+def test_a_terminal_obeys_no_name_in_a_message(capsys):
+    assert cli._say("a \x1b[31mred\x1b]0;owned\x07 \u202ename") == 2
+    assert capsys.readouterr().err == "apexbench: a \ufffd[31mred\ufffd]0;owned\ufffd \ufffdname\n"

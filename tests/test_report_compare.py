@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import record_factory as factory
+from apexbench import records as store
 from apexbench.cli import app
 from apexbench.errors import UserError
 from apexbench.records import Record
@@ -184,3 +187,36 @@ def test_a_folder_without_records_is_named(tmp_path):
     paths = [*folders(tmp_path, factory.amp()), tmp_path / "nothing"]
     with pytest.raises(UserError, match=r"nothing/records holds no index\.json"):
         run(paths, Console())
+
+
+def test_a_lost_job_is_a_regression_and_a_run_without_records_is_refused(tmp_path):
+    records = factory.gpu_records()
+    whole, less = folders(tmp_path, records, records)
+    names = [path.relative_to(less).as_posix() for path in store.expected(less)]
+    (less / "config.json").write_text(json.dumps({"indexes": names}))
+    assert comparison.compare([whole, less]).regressions == 0
+    (less / "records/amp/index.json").unlink()
+    found = comparison.compare([whole, less])
+    assert found.regressions > 0
+    assert {entry.key[0] for entry in found.cells if entry.lost} == {"amp"}
+    for name in names:
+        (less / name).unlink(missing_ok=True)
+    with pytest.raises(UserError, match="holds no record"):
+        comparison.compare([whole, less])
+
+
+def test_a_slowdown_is_seen_where_two_gpus_of_a_model_measured(tmp_path):
+    records = factory.gpu_records()
+    later = slowed(records, "adamw_fused", 10)
+    for record in later[::2]:
+        record.provenance["gpu_uuid"] = "GPU-other"
+    status, _ = printed(tmp_path, records, later, fail=True)
+    assert status == 1
+
+
+def test_a_special_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    records = factory.gpu_records()
+    with pytest.raises(UserError, match="not a regular file"):
+        printed(tmp_path, records, records, out=tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()

@@ -18,6 +18,7 @@ from apexbench.components.adamw_reference import FAULTS
 from apexbench.components.names import component_files
 from apexbench.jobs import reference
 from apexbench.records import Comparison
+from apexbench.report import render
 from apexbench.report import selfcheck as section
 from apexbench.report.cases import identity
 from apexbench.selfcheck import cases, proofs, repeating, repeats, run
@@ -157,6 +158,19 @@ def test_the_report_has_a_section_built_from_these_records(checked):
     assert "40" in rows[0][3]
     assert section.section(section.load(folder, "another GPU")) == []
     assert section.section(section.load(folder / "nowhere", None)) == []
+
+
+def test_the_page_and_the_paper_hold_the_section(checked, tmp_path, monkeypatch):
+    folder, _, _ = checked
+    whole = section.load
+    model = identity(proofs.load(folder / "selfcheck", folder).records[0])[0]
+    monkeypatch.setattr(section, "load", lambda path, _: whole(folder, model))
+    run_folder = factory.write_run(tmp_path / "run", factory.gpu_records())
+    render.report(run_folder, tmp_path / "out")
+    page = (tmp_path / "out/report.html").read_text()
+    assert 'id="selfcheck"' in page
+    assert "0 false of 40" in page
+    assert (tmp_path / "out/report.pdf").stat().st_size > 10_000
 
 
 def test_it_ends_at_its_time_and_says_what_is_missing(tmp_path):

@@ -255,5 +255,8 @@ def main() -> None:
 
 
 def _say(sentence: str) -> int:
-    print(f"apexbench: {sentence}", file=sys.stderr)
+    from apexbench.report.evidence import printable
+
+    # Names from a damaged record may hold what a terminal obeys.
+    print(f"apexbench: {printable(sentence)}", file=sys.stderr)
     return 2

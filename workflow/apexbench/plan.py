@@ -271,6 +271,10 @@ def load(root: Path, overrides: Mapping[str, Any], in_job: bool = False) -> Plan
         plan = Plan(config, root, why, runtime)
         plan.check_corpus()
         plan.image.check_recipe()
+        if not in_job:
+            for index in plan.indexes:
+                if records.outdated(Path(index)):
+                    Path(index).unlink()
     except UserError as error:
         sys.exit(f"apexbench: {error}")
     _prepare(config, in_job)

@@ -142,6 +142,23 @@ def read(path: Path) -> Record:
     return parse(text, path)
 
 
+def outdated(path: Path) -> bool:
+    """Whether a record that the index at ``path`` names is gone, or was written to since.
+
+    Such an index is taken back before a run, so that its job looks at each record again, keeps the
+    whole ones and names a damaged one.
+    """
+    try:
+        since = path.stat().st_mtime_ns
+        index = load_json(path.read_text(encoding="utf-8"))
+        names = [Path(entry["file"]).name for entry in index["records"]]
+        return any((path.parent / name).stat().st_mtime_ns > since for name in names)
+    except FileNotFoundError:
+        return path.exists()
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False  # whoever reads it says what is wrong
+
+
 def read_index(path: Path) -> list[Record]:
     """The records that ``records/<component>/index.json`` names, in its order.
 
@@ -153,6 +170,8 @@ def read_index(path: Path) -> list[Record]:
         names = [Path(entry["file"]).name for entry in index["records"]]
         if len(set(names)) != len(names):
             raise ValueError("a record is named twice")
+        if not all(name.isascii() and name.isprintable() for name in names):
+            raise ValueError("a record has a name that this project does not give")
     except OSError as error:
         raise UserError(
             f"{path} cannot be read ({error.strerror}): run the pipeline first."
@@ -180,14 +199,40 @@ def misplaced(path: Path) -> UserError:
 
 
 def indexes(folder: Path) -> Iterator[Path]:
-    """The ``index.json`` of every job of a run, in a stable order.
+    """The ``index.json`` of every job of a run that is there, in a stable order."""
+    yield from (path for path in expected(folder) if path.is_file())
+
+
+def expected(folder: Path) -> list[Path]:
+    """The ``index.json`` of every job of a run, there or not, in a stable order.
 
     ``config.json`` names them, so that what an earlier configuration left beside them is not
-    taken for this run's; without that file, all that lie under ``records``.
+    taken for this run's; without that file, all that lie under ``records``. Raises UserError where
+    it names anything else.
     """
+    path = folder / "config.json"
     try:
-        named = load_json((folder / "config.json").read_text(encoding="utf-8"))["indexes"]
+        named = load_json(path.read_text(encoding="utf-8"))["indexes"]
+    except PermissionError as error:
+        raise UserError(f"{path} cannot be read: give yourself the permission to.") from error
     except (OSError, ValueError, KeyError, TypeError):
-        yield from sorted((folder / "records").rglob("index.json"))
-    else:
-        yield from (path for name in named if (path := folder / name).is_file())
+        return sorted((folder / "records").rglob("index.json"))
+    return _inside(folder, named)
+
+
+def _inside(folder: Path, named: Any) -> list[Path]:
+    """The paths that ``config.json`` names, all of them indexes under ``folder/records``."""
+    try:
+        paths = [folder / name for name in named]
+        plain = all(
+            path.name == "index.json" and ".." not in path.parts and "\0" not in str(path)
+            for path in paths
+        )
+        if plain and all(path.is_relative_to(folder / "records") for path in paths):
+            return paths
+    except TypeError:
+        pass
+    raise UserError(
+        f"{folder / 'config.json'} names other files than the indexes of its own records: delete "
+        "it and run the same command again."
+    )

@@ -66,6 +66,8 @@ class Case:
     arms: list[Arm]
     baselines: dict[str, dict[str, Any]]
     records: list[Record]
+    plain: str = ""
+    """``name`` without the GPU that is part of it where several measured the case."""
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -139,6 +141,7 @@ def _case(group: list[Record], mark: str) -> Case:
     return Case(
         component=first.component,
         name=first.case + mark,
+        plain=first.case,
         quantity=first.quantity,
         confidence=first.confidence,
         config=first.config,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from apexbench.errors import UserError
 from apexbench.records import BASELINES, canonical
 from apexbench.report import evidence as source
 from apexbench.report import numbers, vocabulary
@@ -38,6 +39,10 @@ class Run:
     device: str
     notes: list[str]
     cases: dict[tuple[str, str], Case]
+
+    def lacks(self, component: str) -> bool:
+        """Whether a case of ``component`` was to be measured in this run, and its job was lost."""
+        return any(entry.component == component for entry in self.evidence.missing)
 
     def arm(self, key: Key) -> tuple[Case, Arm] | None:
         """The case and arm of (component, case, implementation), or None."""
@@ -120,10 +125,13 @@ def compare(folders: Sequence[Path], margin: float | None = None) -> Comparison:
 
 def _run(letter: str, path: Path) -> Run:
     evidence, model, notes = of_one_model(source.load(path))
+    if not evidence.records:
+        raise UserError(f"{path} holds no record: name the folder of a finished run.")
     cases: dict[tuple[str, str], Case] = {}
     for case in merge(evidence.records):
-        if case.component != "selfcheck":
-            cases.setdefault((case.component, case.name), case)
+        # A ceiling's work is whatever filled this machine's window: no case of another run's.
+        if case.component not in ("selfcheck", "ceiling"):
+            cases.setdefault((case.component, case.plain), case)
     return Run(letter, path, evidence, model or "n/a", notes, cases)
 
 
@@ -199,7 +207,7 @@ def _cells(runs: Sequence[Run], key: Key) -> Cells | None:
     if len(set(statuses)) == 1:
         return None
     lost = statuses[0] == "ok" and any(
-        status not in ("ok", None) and run.device == runs[0].device
+        run.device == runs[0].device and status != "ok" and (status or run.lacks(key[0]))
         for run, status in zip(runs, statuses, strict=True)
     )
     return Cells(key, statuses, lost)

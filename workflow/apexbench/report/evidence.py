@@ -148,7 +148,7 @@ def _missing(index: dict[str, Any], component: str, path: Path) -> list[Missing]
 def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
     """Read a run folder (``results/``, ``results/reference/<machine>/``, or its ``records/``).
 
-    ``expect`` are the run's index files, by default those that ``records.indexes`` finds; one that
+    ``expect`` are the run's index files, by default those of ``records.expected``; one that
     is not there is a missing case of its component. Raises UserError when there is no index at all,
     and for the first file that is not what it should be.
     """
@@ -158,8 +158,8 @@ def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
         machine=_mapping(folder / "machine.json"),
         config=_mapping(folder / "config.json"),
     )
-    expect = [Path(index) for index in expect]
-    indexes = [path for path in expect if path.is_file()] or list(records.indexes(folder))
+    expect = [Path(index) for index in expect] or records.expected(folder)
+    indexes = [path for path in expect if path.is_file()]
     absent = [index for index in expect if not index.is_file()]
     if not indexes and not absent:
         raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
 from apexbench.errors import UserError
@@ -22,17 +23,23 @@ def block(records: Path) -> str:
     """Markdown of a run folder: what it measured, what Apex is worth, the claims, two figures."""
     evidence = source.load(records)
     cases = merge(evidence.records)
+    if not cases:
+        raise UserError(f"{records} holds no record: name the folder of a finished run.")
     first = evidence.records[0].provenance
-    apex = (first.get("apex") or {}).get("commit") or "none"
+    apex = first.get("apex")
+    commit = str(apex.get("commit") or "none") if isinstance(apex, dict) else "none"
+    device, torch, driver = (
+        _cell(str(first.get(key))) for key in ("device_name", "torch", "driver")
+    )
     lines = [
-        f"{first['device_name']}, torch {first['torch']}, driver {first['driver']}, Apex "
-        f"`{apex[:8]}`, {len(cases)} cases; records in `{records.as_posix()}/`, `make paper` "
-        "rebuilds the whole report from them.",
+        f"{device}, torch {torch}, driver {driver}, Apex "
+        f"`{_cell(commit[:8])}`, {len(cases)} cases; records in `{records.as_posix()}/`, "
+        "`make paper` rebuilds the whole report from them.",
         "",
-        f"| build Apex on an {first['device_name']} for … | | why |",
+        f"| build Apex on an {device} for … | | why |",
         "|---|---|---|",
     ]
-    for tile in answer.tiles(cases, first["device_name"]):
+    for tile in answer.tiles(cases, str(first.get("device_name"))):
         verdict = " ".join(part for part in (tile.answer, tile.where) if part)
         lines.append(f"| {_cell(tile.label)} | **{_cell(verdict)}** | {_cell(tile.line)} |")
     lines += ["", "| claim of the tutorials | status | first evidence |", "|---|---|---|"]
@@ -65,7 +72,7 @@ def _on_white(svg: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    return " ".join(escape(text, quote=False).replace("|", "\\|").split())
 
 
 def update(readme: Path, records: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from apexbench.report import numbers, vocabulary
+from apexbench.report import counts, numbers, vocabulary
 from apexbench.report.cases import Case, identity, merge
 from apexbench.report.evidence import printable
 from apexbench.report.tables import Entry, Table
@@ -50,6 +50,7 @@ def section(found: proofs.Evidence) -> list[dict[str, Any]]:
             "leads": [_lead(found, judged)],
             "work": {"title": "", "rows": []},
             "figures": [],
+            "counts": counts.NOTHING,
             "arms": [],
             "table": table.plain(),
         }
