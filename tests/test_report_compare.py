@@ -208,9 +208,11 @@ def test_a_lost_job_is_a_regression_and_a_run_without_records_is_refused(tmp_pat
 def test_a_slowdown_is_seen_where_two_gpus_of_a_model_measured(tmp_path):
     records = factory.gpu_records()
     later = slowed(records, "adamw_fused", 10)
-    for record in later[::2]:
+    again = copy.deepcopy(later)
+    for record in again:
+        record.key = record.key[::-1]
         record.provenance["gpu_uuid"] = "GPU-other"
-    status, _ = printed(tmp_path, records, later, fail=True)
+    status, _ = printed(tmp_path, records, later + again, fail=True)
     assert status == 1
 
 
