@@ -120,9 +120,9 @@ def test_a_run_on_a_disk_that_fills_then_is_read_only_then_has_room(tmp_path):
     project.argv = lambda *more, argv=project.argv: [*command, *argv(*more)]
     done = project.run("results/records/toy/index.json")
     assert done.returncode == 0, done.stdout
-    full, rest = done.stdout.split("results: cannot be written", 1)
+    full, rest = done.stdout.split("results cannot be written", 1)
     assert "cannot be written (No space left on device): free space on its disk" in full
-    assert "(Read-only file system); make it writable" in rest
+    assert "(Read-only file system): make it writable" in rest
     assert "1 measured before and kept" in rest
     assert "Traceback" not in done.stdout
     results.rmdir()
@@ -164,3 +164,14 @@ def test_the_disk_is_found_behind_what_a_library_made_of_it():
     inner.__cause__ = outer
     inner.errno = errno.ENOENT
     assert disk.disk_fault(outer) is None
+
+
+def test_results_that_cannot_be_written_are_named_before_a_run(tmp_path, monkeypatch):
+    """By their mode alone, as after a copy made by another user; root may write all the same."""
+    place = tmp_path / "results/records/toy"
+    place.mkdir(parents=True)
+    disk.check_folder(tmp_path)
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != place and may(path, mode))
+    with pytest.raises(UserError, match=f"{place} cannot be written .*make it writable"):
+        disk.check_folder(tmp_path)

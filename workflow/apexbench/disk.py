@@ -72,15 +72,21 @@ def disk_fault(error: BaseException | None) -> OSError | None:
 
 
 def check_folder(project: Path) -> None:
-    """Whether Snakemake can keep its notes in ``project``; it has a traceback for a no."""
+    """Whether Snakemake can write in ``project``; it has a traceback for a no."""
     notes = project / ".snakemake"
+    results = project / "results"
+    made = [results, *results.glob("records/**/"), *results.glob("logs/")]
+    place = notes
     try:
         notes.mkdir(exist_ok=True)
-        if not os.access(notes, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        for place in (notes, *filter(Path.is_dir, made)):
+            if not os.access(place, os.W_OK | os.X_OK):
+                read_only = os.statvfs(place).f_flag & os.ST_RDONLY
+                code = errno.EROFS if read_only else errno.EACCES
+                raise OSError(code, os.strerror(code))
     except OSError as error:
         raise UserError(
-            f"{notes} cannot be written ({error.strerror}): make it writable, or run a copy of "
+            f"{place} cannot be written ({error.strerror}): make it writable, or run a copy of "
             "the project elsewhere."
         ) from error
 
