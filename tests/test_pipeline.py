@@ -184,9 +184,13 @@ def test_two_runs_in_one_folder_the_second_names_the_first(project):
 
 def test_two_folders_on_one_machine_take_turns(tmp_path, python):
     first, second = (Project(tmp_path / name, python) for name in ("one", "two"))
-    for project in (first, second):
-        project.configure(toy_config("a", "b"))
-    running = [project.start("--", "results/records/toy/index.json") for project in (first, second)]
+    # Long enough for the other to come while it measures, however slowly that one starts.
+    first.configure(toy_config(*"abcdefghijklmnopqrstuvwxyz"))
+    second.configure(toy_config("a", "b"))
+    running = [first.start("--", "results/records/toy/index.json")]
+    while running[0].poll() is None and not list(first.folder.glob("results/records/toy/*-*.json")):
+        time.sleep(0.05)
+    running.append(second.start("--", "results/records/toy/index.json"))
     told = [process.communicate(timeout=180)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0], told
     assert any("waiting for cpu" in text and "held by pid" in text for text in told)
