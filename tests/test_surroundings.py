@@ -83,24 +83,20 @@ def test_a_clock_that_was_set_back_costs_no_measurement(run):
     assert kept < set(project.records())
 
 
-SHARED_MEMORY = r"/dev/shm|import multiproc|torch\.multiproc|shared_memory|DataLoader"
+SHARED_MEMORY = r"/dev/shm|multiprocessing|shared_memory|DataLoader"
+# The exception torchrun raises is defined there; it shares no memory.
+HARMLESS = "from torch.distributed.elastic.multiprocessing.errors import ChildFailedError"
 
 
 def test_no_shared_memory_is_needed(root):
     listed = subprocess.run(
-        [
-            "git",
-            "grep",
-            "-lE",
-            SHARED_MEMORY,
-            "workflow",
-        ],
+        ["git", "grep", "-hE", SHARED_MEMORY, "workflow"],
         cwd=root,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert listed.stdout == ""
+    assert [line.strip() for line in listed.stdout.splitlines()] == [HARMLESS]
 
 
 def test_make_gives_snakemake_a_cache_that_needs_no_home(root):

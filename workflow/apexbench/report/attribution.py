@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from apexbench.records import Record
 from apexbench.report.cases import Arm, Case
+from apexbench.report.names import FLAGS
 from apexbench.report.repeats import Estimate, combine, student
 
 PIECES = ("precision", "norm", "optimizer")
@@ -110,16 +111,7 @@ def missing_cells(case: Case, precision: str, optimizer: str) -> list[str]:
     return ["+".join(corner) for corner in corners if recipe(case, *corner) is None]
 
 
-BARS = {
-    "compile": "compile",
-    "autotune": "max-autotune",
-    "cudagraph": "CUDA graph",
-    "master": "master weights",
-    "chunked": "chunked loss",
-    "cudnn": "cuDNN attention",
-    "flash": "FlashAttention",
-    "ddp": "data parallel",
-}
+BARS = {**FLAGS, "compile": "compile"}
 
 
 def extras(case: Case) -> dict[str, Estimate]:

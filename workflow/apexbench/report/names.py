@@ -110,7 +110,7 @@ _OPTIMIZERS = {
     "compiled": "compiled torch AdamW",
     "apex": "FusedAdam",
 }
-_FLAGS = {
+FLAGS = {
     "compile": "torch.compile",
     "autotune": "max-autotune",
     "cudagraph": "CUDA graph",
@@ -148,6 +148,6 @@ def recipe(arm: Arm) -> str:
     details = arm.details
     optimizer = str(details.get("optimizer"))
     parts = [_NORMS.get(str(details.get("norm")), ""), _OPTIMIZERS.get(optimizer, optimizer)]
-    parts += [_FLAGS.get(flag, flag) for flag in arm.implementation.split("+")[3:]]
+    parts += [FLAGS.get(flag, flag) for flag in arm.implementation.split("+")[3:]]
     text = f"the {details['precision']} recipe ({', '.join(filter(None, parts))})"
     return text if len(text) <= 120 else text[:119] + "…"
