@@ -121,6 +121,7 @@ def workload_for(
     context.beat.write("inputs", None, context.limit_seconds)
     evidence.forget_compiled()
     try:
+        evidence.open_libraries(context.device)
         workload = component.workload(case, context.device, context.seed + context.process)
         workload.alive = context.beat.alive
         workload.allocate(1)
