@@ -217,7 +217,7 @@ def test_every_cell_passes_or_says_why_not(component, change, others) -> None:
                 unsupported.append((name, "weight torch.float32" in error.reason, error.remedy))
                 continue
             assert parity.passed, (name, parity.checks)
-    remedy = "apex_mixed takes a float32 weight with a 16-bit input"
+    remedy = "apex_mixed takes a float32 input with a 16-bit weight"
     refused = ["apex", "apex_memory_efficient", *(["apex_fast"] if "apex_fast" in names else [])]
     assert unsupported == [(name, True, remedy) for name in refused if change.get("mixed")]
 
@@ -231,7 +231,7 @@ def test_a_width_that_fast_layer_norm_was_not_built_for_is_named(others) -> None
 def test_mixed_moves_the_bytes_of_its_dtype() -> None:
     mixed = {**CASE, "dtype": "bfloat16", "mixed": True}
     assert norms.work(mixed).bytes == 64 * 96 * 10
-    assert norms.label(mixed).endswith("float32 weight")
+    assert norms.label(mixed).endswith("float32 input")
     workload = rms_norm.component.workload(mixed, "cpu", 0)
     workload.allocate(1)
     arm = workload.arm(rms_norm.component.implementations["torch_eager"])

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 from apexbench.components import norms, requirements
 from apexbench.components.component import Case, Component
-from apexbench.components.norms import EPS, MIXED, Norm, NormWorkload, tried
+from apexbench.components.norms import EPS, MIXED, Norm, NormWorkload, tried, widened
+from apexbench.measuring.arms import Unsupported
 
 
 def reference(
@@ -56,15 +57,20 @@ def workload(case: Case, device: str, seed: int) -> NormWorkload:
 
 component = Component("layer_norm", workload, norms.label)
 NEEDS = requirements.apex("fused_layer_norm_cuda")
+FAST_WIDTHS = (
+    *(768, 1024, 1536, 2048, 2304, 3072, 3840, 4096, 5120, 6144, 8192, 10240, 12288, 12800, 14336),
+    *(15360, 16384, 18432, 20480, 24576, 25600, 30720, 32768, 40960, 49152, 65536),
+)
+"""What its source registers; a combination it has no kernel for ends in a segmentation fault."""
 KERNEL = "cuApply(Layer|RMS)Norm|cuComputeGradInput"
 
 
 @component.implementation(role="default")
 def torch_eager(case: Case) -> Norm:
-    """torch.nn.functional.layer_norm, eager; mixed, on the input cast to the weight's dtype."""
+    """torch.nn.functional.layer_norm, eager; mixed, with weight and bias cast to float32."""
     shape = (case["width"],)
     if case.get("mixed"):
-        return lambda x, weight, bias: F.layer_norm(x.float(), shape, weight, bias, EPS)
+        return lambda x, weight, bias: F.layer_norm(x, shape, widened(weight), widened(bias), EPS)
     return lambda x, weight, bias: F.layer_norm(x, shape, weight, bias, EPS)
 
 
@@ -88,7 +94,7 @@ def apex_memory_efficient(case: Case) -> Norm:
 
 @component.implementation(package="apex", requires=(NEEDS,), kernel=KERNEL, only=MIXED)
 def apex_mixed(case: Case) -> Norm:
-    """apex.normalization.MixedFusedLayerNorm: the weight may be wider than the input."""
+    """apex.normalization.MixedFusedLayerNorm: y has the weight's dtype, narrower than x's."""
     return _mixed(case, memory_efficient=False)
 
 
@@ -108,7 +114,12 @@ def apex_fast(case: Case) -> Norm:
     """apex.contrib.layer_norm.FastLayerNorm: kernels tuned for a list of widths."""
     from apex.contrib.layer_norm.layer_norm import _fast_layer_norm
 
-    return tried(lambda x, weight, bias: _fast_layer_norm(x, weight, bias, EPS, False), case)
+    if case["width"] not in FAST_WIDTHS:
+        raise Unsupported(
+            f"FastLayerNorm has no kernel for width {case['width']}",
+            "its widths are " + ", ".join(map(str, FAST_WIDTHS)),
+        )
+    return lambda x, weight, bias: _fast_layer_norm(x, weight, bias, EPS, False)
 
 
 @component.implementation(package="liger-kernel", requires=norms.LIGER, only={"affine": (True,)})

@@ -4,8 +4,9 @@ Shapes: x, y and their gradients are (rows, width); weight and bias are (width,)
 all tensors have the case's dtype. Under autocast x, weight and bias are float32, as in a
 Transformer's residual stream, and the operation includes the cast of y to the case's dtype, which
 the next Linear needs: Apex's norms return that dtype themselves, torch's LayerNorm returns float32.
-Mixed, x has the case's dtype and weight and bias are float32, as where a model keeps its norms
-wide; the operation then also ends in the case's dtype.
+Mixed, x is float32 and weight, bias and y have the case's dtype: a 16-bit model whose residual
+stream is kept wide. That is what Apex's Mixed norms are for; with a 16-bit x they take no wider
+weight.
 
 Directions: ``forward`` runs as in training, with what backward needs saved; ``backward`` is
 ``torch.autograd.grad`` with a dense random gradient on a forward built before the window;
@@ -48,16 +49,32 @@ def label(case: Case) -> str:
     if case["autocast"]:
         parts.append("autocast")
     if case.get("mixed"):
-        parts.append("float32 weight")
+        parts.append("float32 input")
     if not case["affine"]:
         parts.append("no affine")
     return " ".join(parts)
 
 
+def input_dtype(case: Case) -> torch.dtype:
+    """The dtype of x and dx."""
+    wide = case["autocast"] or case.get("mixed")
+    return torch.float32 if wide else getattr(torch, case["dtype"])
+
+
+def vector_dtype(case: Case) -> torch.dtype:
+    """The dtype of weight and bias."""
+    return torch.float32 if case["autocast"] else getattr(torch, case["dtype"])
+
+
+def widened(vector: torch.Tensor | None) -> torch.Tensor | None:
+    """In float32, as torch's norms want the vectors of a float32 x."""
+    return None if vector is None else vector.float()
+
+
 def work(case: Case) -> Work:
     """Least bytes of one call, bounded by the copy ceiling."""
     size = torch.finfo(getattr(torch, case["dtype"])).bits // 8
-    inner = 4 if case["autocast"] else size
+    inner = input_dtype(case).itemsize
     elements = case["rows"] * case["width"]
     passes = {
         "forward": inner + size,
@@ -69,10 +86,7 @@ def work(case: Case) -> Work:
 
 def with_parameters(module: torch.nn.Module, case: Case) -> Norm:
     """A module as a function of the arms' shared weight and bias, in the place of its own."""
-    dtype = (
-        torch.float32 if case["autocast"] or case.get("mixed") else getattr(torch, case["dtype"])
-    )
-    module = module.to(dtype=dtype)
+    module = module.to(dtype=vector_dtype(case))
     names = [name for name, _ in module.named_parameters()]
 
     def norm(x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
@@ -88,8 +102,7 @@ def tried(function: Norm, case: Case) -> Norm:
     Kernels are made for lists of widths and dtypes: Unsupported names the case's, with the message.
     """
     dtype = getattr(torch, case["dtype"])
-    vectors = torch.float32 if case["autocast"] or case.get("mixed") else dtype
-    inner = torch.float32 if case["autocast"] else dtype
+    inner, vectors = input_dtype(case), vector_dtype(case)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x = torch.ones(2, case["width"], device=device, dtype=inner, requires_grad=True)
     weight = torch.ones(case["width"], device=device, dtype=vectors, requires_grad=True)
@@ -101,7 +114,7 @@ def tried(function: Norm, case: Case) -> Norm:
         line = str(error).splitlines()[0]
         raise Unsupported(
             f"no kernel for width {case['width']}, input {inner}, weight {vectors}: {line}",
-            "apex_mixed takes a float32 weight with a 16-bit input" if case.get("mixed") else None,
+            "apex_mixed takes a float32 input with a 16-bit weight" if case.get("mixed") else None,
         ) from error
     return function
 
@@ -156,7 +169,7 @@ class NormWorkload(Workload):
         self.device = device
         self.dtype = getattr(torch, case["dtype"])
         self.autocast, self.mixed = bool(case["autocast"]), bool(case.get("mixed"))
-        self.vectors = torch.float32 if self.autocast or self.mixed else self.dtype
+        self.inner, self.vectors = input_dtype(case), vector_dtype(case)
         self.direction = case["direction"]
         self.work = work(case)
         self.reference = reference
@@ -165,9 +178,8 @@ class NormWorkload(Workload):
         self.buffers: list[tuple[Any, Any, Any, Any]] = []
 
     def _tensor(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        inner = torch.float32 if self.autocast else self.dtype
         return torch.randn(
-            *shape, device=self.device, dtype=dtype or inner, generator=self.generator
+            *shape, device=self.device, dtype=dtype or self.inner, generator=self.generator
         )
 
     def _buffers(self, rows: int) -> tuple[Any, Any, Any, Any]:
@@ -181,8 +193,8 @@ class NormWorkload(Workload):
         return x, weight, bias, self._tensor(rows, width, dtype=self.dtype)
 
     def buffer_bytes(self) -> int:
-        inner = 4 if self.autocast else self.dtype.itemsize
-        return int(self.case["rows"] * self.case["width"] * (inner + self.dtype.itemsize))
+        each = self.inner.itemsize + self.dtype.itemsize
+        return int(self.case["rows"] * self.case["width"] * each)
 
     def allocate(self, calls: int) -> None:
         self.buffers = []
@@ -218,11 +230,10 @@ class NormWorkload(Workload):
             for name in ("dweight", "dbias"):
                 if name in expected:
                     vectors[name] = vectors.get(name, 0) + expected[name]
-        inner = torch.float32 if self.autocast else self.dtype
-        vector = self._gradient_dtype(self.vectors)
+        inner, vector = map(self._gradient_dtype, (self.inner, self.vectors))
         checks = [
             parity.Check("y", worst["y"], parity.tolerance(self.dtype, width)),
-            parity.Check("dx", worst["dx"], parity.tolerance(self._gradient_dtype(inner), width)),
+            parity.Check("dx", worst["dx"], parity.tolerance(inner, width)),
         ]
         for (name, expected_vector), result in zip(vectors.items(), gradients[1:], strict=True):
             limit = parity.tolerance(vector, rows)

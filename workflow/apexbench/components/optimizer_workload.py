@@ -162,6 +162,11 @@ class OptimizerWorkload(Workload):
         scaler = None
         if case["grad_scaler"]:
             scaler = torch.amp.GradScaler(self.device, init_scale=SCALE)
+            if self.dtype == torch.bfloat16 and not _unscales(self.dtype, self.device):
+                raise Unsupported(
+                    f"GradScaler has no kernel for bfloat16 gradients on {self.device}",
+                    "bfloat16 has float32's range and needs no scaling",
+                )
             on_device = getattr(
                 getattr(built, "optimizer", built), "_step_supports_amp_scaling", False
             )
@@ -236,3 +241,13 @@ def _parity(implementation: Implementation, workload: OptimizerWorkload) -> Pari
             else optimizer_parity.check(algorithm, *arguments)
         )
     return _PARITY[key]
+
+
+def _unscales(dtype: torch.dtype, device: str) -> bool:
+    """Whether this torch's GradScaler can look for infinities in gradients of ``dtype``."""
+    gradient, one = torch.ones(1, dtype=dtype, device=device), torch.ones(1, device=device)
+    try:
+        torch._amp_foreach_non_finite_check_and_unscale_([gradient], one.clone(), one)
+    except NotImplementedError:
+        return False
+    return True

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from apexbench.components import norms, requirements
 from apexbench.components.component import Case, Component
-from apexbench.components.norms import EPS, MIXED, Norm, NormWorkload, tried
+from apexbench.components.norms import EPS, MIXED, Norm, NormWorkload, tried, widened
 
 
 def reference(
@@ -52,10 +52,10 @@ KERNEL = "cuApply(Layer|RMS)Norm|cuComputeGradInput"
 
 @component.implementation(role="default")
 def torch_eager(case: Case) -> Norm:
-    """torch.nn.functional.rms_norm, eager; mixed, on the input cast to the weight's dtype."""
+    """torch.nn.functional.rms_norm, eager; mixed, with the weight cast to float32."""
     shape = (case["width"],)
     if case.get("mixed"):
-        return lambda x, weight, bias: F.rms_norm(x.float(), shape, weight, EPS)
+        return lambda x, weight, bias: F.rms_norm(x, shape, widened(weight), EPS)
     return lambda x, weight, bias: F.rms_norm(x, shape, weight, EPS)
 
 
@@ -93,7 +93,7 @@ def apex_memory_efficient(case: Case) -> Norm:
 
 @component.implementation(package="apex", requires=(NEEDS,), kernel=KERNEL, only=MIXED)
 def apex_mixed(case: Case) -> Norm:
-    """apex.normalization.MixedFusedRMSNorm: the weight may be wider than the input."""
+    """apex.normalization.MixedFusedRMSNorm: y has the weight's dtype, narrower than the input's."""
     return _mixed(case, memory_efficient=False)
 
 
