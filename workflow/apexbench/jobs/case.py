@@ -26,6 +26,9 @@ class _Watch(Watch):
     def beat(self, phase: str, implementation: str | None) -> None:
         self._context.beat.write(phase, implementation, self._context.limit_seconds)
 
+    def begin(self) -> None:
+        self._context.probe.begin()
+
     def state(self) -> dict[str, Any]:
         return self._context.probe.state()
 
