@@ -18,7 +18,7 @@ from apexbench import records
 from apexbench.errors import UserError
 from apexbench.jobs import retry, supervisor
 from apexbench.jobs.request import Request, Task
-from apexbench.measuring.verdicts import BUSY_CPU
+from apexbench.measuring.contention import BUSY_CPU
 
 TESTS = Path(__file__).parent
 MEASURING = {

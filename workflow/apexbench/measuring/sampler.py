@@ -139,7 +139,7 @@ class Sampler:
     def _rounds(
         self, samples: Samples, live: list[str], labels: list[int], stop_at: float = math.inf
     ) -> Samples:
-        """Take the rounds of ``labels``; a disturbed block is taken again, ``retries`` times in all.
+        """Take the rounds of ``labels``; a disturbed block is taken again, up to a limit.
 
         The pilot gives ``stop_at``: past half the budget it ends after two blocks at the least.
         """

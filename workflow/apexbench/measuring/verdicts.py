@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from apexbench.measuring import statistics
+from apexbench.measuring.contention import BUSY_CPU
 from apexbench.measuring.sampler import Samples, Settings
 from apexbench.measuring.statistics import Interval
 from apexbench.records import Comparison, Parity, Record, Work
 
 CLOCK_TOLERANCE = 0.01
-BUSY_CPU = "other processes kept the CPU busy"
 
 
 def pairs(baselines: dict[str, list[str]], names: list[str]) -> list[tuple[str, str]]:
