@@ -56,7 +56,8 @@ def measure(
     for entry in chosen:
         running.cells[entry.name] = preparing.cell_for(entry, context, lost)
     if preparing.INPUTS in lost:
-        preparing.spread(running, *lost[preparing.INPUTS], preparing.LOST_REMEDY)
+        status, reason = lost[preparing.INPUTS]
+        preparing.spread(running, status, reason, preparing.lost_remedy(reason))
     workload: Workload | None = None
     samples: dict[str, Samples] = {}
     try:

@@ -19,12 +19,19 @@ from apexbench.measuring.beat import Beat
 from apexbench.measuring.sampler import Settings
 from apexbench.measuring.state import StateProbe
 from apexbench.measuring.timers import Timer
-from apexbench.records import Cell
+from apexbench.records import KILLED, Cell
 
 LOG = logging.getLogger(__name__)
 INPUTS = "inputs"
 """What a process is charged to that ended while it prepared what the arms share."""
 LOST_REMEDY = "see the log of this component; apexbench retry clears the cell"
+
+
+def lost_remedy(reason: str) -> str:
+    """What to do about a cell whose process ended for ``reason``."""
+    if KILLED in reason:
+        return "the same command measures it again: see who kills processes on this machine"
+    return LOST_REMEDY
 
 
 @dataclass
@@ -84,7 +91,7 @@ def cell_for(entry: Implementation, context: Context, lost: Mapping[str, tuple[s
     cell = Cell(entry.name, entry.package, "ok", entry.description)
     if entry.name in lost:
         cell.status, cell.reason = lost[entry.name]
-        cell.remedy = LOST_REMEDY
+        cell.remedy = lost_remedy(cell.reason)
     elif (missing := entry.missing(context.device)) is not None:
         cell.status, (cell.reason, cell.remedy) = "unavailable", missing
     return cell

@@ -29,6 +29,7 @@ from apexbench.jobs.provenance import gpu
 from apexbench.jobs.request import Request, Task
 from apexbench.jobs.worker import EXIT_DEVICE_LOST
 from apexbench.machine import apex_source
+from apexbench.machine.host import oom_kills
 from apexbench.measuring.beat import Beat
 
 MOST_RESTARTS_WITHOUT_PROGRESS = 3
@@ -43,6 +44,8 @@ class Job:
     log: Path
     done: dict[str, str] = field(default_factory=dict)
     lost: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
+    killed: set[str] = field(default_factory=set)
+    oom_kills: int | None = None
     seconds: dict[str, float] = field(default_factory=lambda: {"starting": 0.0, "cases": 0.0})
     measured: int = 0
     until: float | None = None
@@ -94,6 +97,11 @@ def run(
             for task in tasks
             if task.key in job.done
         ],
+        "killed": [
+            key
+            for key, cells in job.lost.items()
+            if any(records.KILLED in reason for _, reason in cells.values())
+        ],
         "missing": [
             {
                 "case": records.canonical(task.case),
@@ -140,7 +148,8 @@ def _find_done(job: Job, tasks: list[Task]) -> None:
             record = records.read(path)
             if not _is_of(record, task, job.request):
                 raise records.misplaced(path)
-            job.done[task.key] = path.name
+            if not record.killed:  # else measured again
+                job.done[task.key] = path.name
 
 
 def _is_of(record: records.Record, task: Task, request: Request) -> bool:
@@ -190,10 +199,16 @@ def _blame(
     _, phase, implementation, _ = beat
     if key is None:
         return
-    reason = f"the process ended during {phase} ({_ending(status)})"
-    kind = "out_of_memory" if status == -signal.SIGKILL and "hung" not in phase else "failed"
+    kind, reason = "failed", f"the process ended during {phase} ({_ending(status)})"
     if phase.startswith("hung"):
         reason = phase
+    elif status == -signal.SIGKILL and oom_kills() != job.oom_kills:
+        kind = "out_of_memory"
+    elif status == -signal.SIGKILL:
+        if key not in job.killed:  # somebody's mistake, perhaps: once more
+            job.killed.add(key)
+            return
+        reason = f"{records.KILLED} during {phase}, twice"
     job.lost.setdefault(key, {})[implementation or "inputs"] = (kind, reason)
 
 
@@ -229,6 +244,7 @@ def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | 
         }
         path = Path(scratch) / "job.json"
         path.write_text(json.dumps(description), encoding="utf-8")
+        job.oom_kills = oom_kills()
         with job.log.open("ab") as log:
             child = subprocess.Popen(
                 [

@@ -7,6 +7,7 @@ nanoseconds per call in the summaries. Everything the report says is computed fr
 
 from apexbench.records.model import (
     BASELINES,
+    KILLED,
     QUANTITIES,
     SCHEMA_VERSION,
     STATUSES,
@@ -45,6 +46,7 @@ from apexbench.records.text import (
 
 __all__ = [
     "BASELINES",
+    "KILLED",
     "QUANTITIES",
     "SCHEMA_PATH",
     "SCHEMA_VERSION",

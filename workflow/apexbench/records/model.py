@@ -17,6 +17,8 @@ STATUSES = (
 )
 QUANTITIES = ("device_time", "step_time")
 BASELINES = ("torch_default", "torch_eager_best", "torch_best")
+KILLED = "killed by signal 9 from outside"
+"""How the reason of a cell begins whose process was killed, and not for the lack of memory."""
 VERDICTS = ("faster", "slower", "same", "unclear")
 
 
@@ -143,6 +145,11 @@ class Record:
     state: list[dict[str, Any]]
     seconds: dict[str, float]
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def killed(self) -> bool:
+        """Whether a cell is lost to a kill from outside: the same command measures it again."""
+        return any(cell.status == "failed" and KILLED in (cell.reason or "") for cell in self.cells)
 
     def cell(self, implementation: str) -> Cell:
         """The cell of ``implementation``; KeyError if the record has none."""

@@ -145,14 +145,16 @@ def read(path: Path) -> Record:
 def outdated(path: Path) -> bool:
     """Whether a record that the index at ``path`` names is gone, or was written to since.
 
-    Such an index is taken back before a run, so that its job looks at each record again, keeps the
-    whole ones and names a damaged one.
+    Or whether a case was killed from outside. Such an index is taken back before a run, so that its
+    job looks at each record again, keeps the whole ones and names a damaged one.
     """
     try:
         since = path.stat().st_mtime_ns
         index = load_json(path.read_text(encoding="utf-8"))
         names = [Path(entry["file"]).name for entry in index["records"]]
-        return any((path.parent / name).stat().st_mtime_ns > since for name in names)
+        return bool(index.get("killed")) or any(
+            (path.parent / name).stat().st_mtime_ns > since for name in names
+        )
     except FileNotFoundError:
         return path.exists()
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
