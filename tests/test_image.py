@@ -308,8 +308,8 @@ def broken(name):
         ("auto", True, None, False, broken, works, "native", "podman: not installed"),
         ("auto", True, None, False, works, broken, "native", "docker: not installed"),
         ("auto", False, "x.sif", False, works, works, "apptainer", "image.sif"),
-        ("native", True, "x.sif", False, works, works, "native", "asks for it"),
-        ("podman", False, None, False, works, broken, "podman", "asks for it"),
+        ("native", True, "x.sif", False, works, works, "native", "runtime: native was asked"),
+        ("podman", False, None, False, works, broken, "podman", "runtime: podman was asked"),
     ],
 )
 def test_the_runtime_is_chosen_with_its_reason(

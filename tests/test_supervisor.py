@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -118,7 +119,7 @@ def test_one_kill_from_outside_costs_nothing(toy, tmp_path, monkeypatch):
 
 def test_a_kill_by_the_kernel_for_lack_of_memory_is_told_apart(toy, monkeypatch):
     """The count of the cgroup rises by one between the child's start and its end."""
-    monkeypatch.setattr(supervisor, "oom_kills", lambda counts=itertools.count(): next(counts))
+    monkeypatch.setattr(supervisor, "oom_kills", functools.partial(next, itertools.count()))
     found, index = run(toy, request("kill"))
     cell = found["kill"].cell("faulty")
     assert (cell.status, index["killed"]) == ("out_of_memory", [])
