@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import apexbench
-from apexbench.disk import any_file
+from apexbench.disk import a_file, a_folder, any_file
 from apexbench.errors import UserError
 from apexbench.image.cli import app as image
 
@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 
 app.add_typer(image, name="image")
-Results = Annotated[Path, typer.Option("--results", help="The run's folder.")]
+Results = Annotated[Path, typer.Option("--results", callback=a_folder, help="The run's folder.")]
 
 
 def _version(value: bool) -> None:
@@ -70,7 +70,7 @@ def execute(context: typer.Context) -> None:
 
 @app.command()
 def machine(
-    out: Annotated[Path, typer.Option(help="The JSON file to write.")],
+    out: Annotated[Path, typer.Option(callback=a_file, help="The JSON file to write.")],
 ) -> None:
     """Write the description of this machine."""
     import json
@@ -84,8 +84,8 @@ def machine(
 @app.command()
 def measure(
     request: Annotated[str, typer.Option(help="The job's request, as JSON.")],
-    out: Annotated[Path, typer.Option(help="The job's index.json.")],
-    log: Annotated[Path, typer.Option(help="The job's log.")],
+    out: Annotated[Path, typer.Option(callback=a_file, help="The job's index.json.")],
+    log: Annotated[Path, typer.Option(callback=a_file, help="The job's log.")],
 ) -> None:
     """Measure one component's cases; what is measured already is kept."""
     import os
@@ -104,7 +104,7 @@ def measure(
 def aggregate(
     results: Results = Path("results"),
     out: Annotated[
-        Path | None, typer.Option(help="Folder of summary.csv and summary.json.")
+        Path | None, typer.Option(callback=a_folder, help="Folder of summary.csv and summary.json.")
     ] = None,
 ) -> None:
     """Merge a run's records into one table: summary.csv and summary.json."""
@@ -116,7 +116,9 @@ def aggregate(
 @app.command()
 def figures(
     results: Results = Path("results"),
-    out: Annotated[Path | None, typer.Option(help="Folder of the figures.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=a_folder, help="Folder of the figures.")
+    ] = None,
 ) -> None:
     """Draw a run's figures."""
     from apexbench.report.render import figures as draw
@@ -126,8 +128,12 @@ def figures(
 
 @app.command()
 def report(
-    records: Annotated[Path, typer.Option(help="The run's folder.")] = Path("results"),
-    out: Annotated[Path | None, typer.Option(help="Where the report goes.")] = None,
+    records: Annotated[Path, typer.Option(callback=a_folder, help="The run's folder.")] = Path(
+        "results"
+    ),
+    out: Annotated[
+        Path | None, typer.Option(callback=a_folder, help="Where the report goes.")
+    ] = None,
     expect: Annotated[
         list[str] | None,
         typer.Option(help="An index.json that should be there; its absence is shown."),
@@ -151,7 +157,9 @@ def report(
 @app.command()
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="Run folders; the first is the baseline.")],
-    html: Annotated[Path | None, typer.Option(help="Also write the comparison as HTML.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(callback=a_file, help="Also write the comparison as HTML.")
+    ] = None,
     margin: Annotated[
         float | None,
         typer.Option(help="What counts as slower; by default 0.01 between runs, else 0.05."),
@@ -171,7 +179,7 @@ def compare(
 @app.command()
 def reference(
     results: Results = Path("results"),
-    out: Annotated[Path, typer.Option(help="The folder of references.")] = Path(
+    out: Annotated[Path, typer.Option(callback=a_folder, help="The folder of references.")] = Path(
         "results/reference"
     ),
 ) -> None:
@@ -198,10 +206,12 @@ def recommend(
 
 @app.command(hidden=True)
 def readme(
-    records: Annotated[Path, typer.Option(help="The reference to show.")] = Path(
+    records: Annotated[Path, typer.Option(callback=a_folder, help="The reference to show.")] = Path(
         "results/reference/nvidia-h200"
     ),
-    out: Annotated[Path, typer.Option(help="The file with the two markers.")] = Path("README.md"),
+    out: Annotated[
+        Path, typer.Option(callback=a_file, help="The file with the two markers.")
+    ] = Path("README.md"),
 ) -> None:
     """Rewrite the README's part that is generated from a reference run."""
     from apexbench.report.readme import update
