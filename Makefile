@@ -4,9 +4,6 @@
 # PYTHON=python3.13 names the Python that .venv is made from; once made, .venv stays with it.
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(shell test -x .venv/bin/python && echo .venv/bin/python || echo python3)
-CHOSEN :=
-else
-CHOSEN := $(PYTHON)
 endif
 # Flags for making .venv, for example --system-site-packages with TORCH=0 to use a PyTorch container's torch.
 VENV_FLAGS ?=
@@ -24,8 +21,10 @@ SOAK_FLAGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# The stamps name what they were made for, so that a moved folder or another PYTHON installs again.
-KEY := $(shell printf '%s' "$$PWD $(CHOSEN)" | cksum | cut -d ' ' -f 1)
+# The stamps name what they were made for, so that a moved folder or another Python installs again: which
+# one it is, not how PYTHON spells it, and of a virtual environment the one that it was made from.
+INTERPRETER := $(shell '$(PYTHON)' -I -c 'import sys; print(sys.base_prefix, sys.version)' 2>/dev/null)
+KEY := $(shell printf '%s' "$$PWD $(subst ",,$(INTERPRETER))" | cksum | cut -d ' ' -f 1)
 BASE := .venv/.installed-$(KEY)
 DEV := .venv/.installed-dev-$(KEY)
 WITH_SLURM := .venv/.installed-slurm-$(KEY)
