@@ -7,7 +7,7 @@ import json
 import pytest
 
 from apex_site import COMMIT, OTHER_TORCH_MODULE, SUFFIX, site
-from apexbench.machine import apex
+from apexbench.machine import apex_verdict
 
 __all__ = ["site"]
 
@@ -104,8 +104,10 @@ def test_built_for_another_torch(site):
 
 def test_built_for_another_cuda():
     error = "ImportError: libcudart.so.12: cannot open shared object file: No such file"
-    assert apex._OTHER_TORCH.search(error)
-    assert not apex._OTHER_TORCH.search("ImportError: libnccl.so.2: cannot open shared object")
+    assert apex_verdict.OTHER_TORCH.search(error)
+    assert not apex_verdict.OTHER_TORCH.search(
+        "ImportError: libnccl.so.2: cannot open shared object"
+    )
 
 
 def test_a_module_that_ends_the_process_is_named_and_the_others_still_tried(site):

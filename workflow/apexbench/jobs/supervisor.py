@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +21,11 @@ from typing import Any
 from apexbench import records
 from apexbench.cluster import fingerprint
 from apexbench.errors import UserError
-from apexbench.jobs import plain_paths
+from apexbench.jobs import child, plain_paths
 from apexbench.jobs.progress import Progress
 from apexbench.jobs.provenance import gpu
 from apexbench.jobs.request import Request, Task
 from apexbench.jobs.worker import EXIT_DEVICE_LOST
-from apexbench.machine import apex_source
 from apexbench.machine.host import oom_kills
 from apexbench.measuring.beat import Beat
 
@@ -81,8 +78,8 @@ def run(
     log.parent.mkdir(parents=True, exist_ok=True)
     for process in request.processes:
         own = [task for task in tasks if task.process == process]
-        for legacy in dict.fromkeys(_legacy(task) for task in own):
-            _measure(job, [task for task in own if _legacy(task) == legacy], progress)
+        for legacy in dict.fromkeys(child.legacy(task) for task in own):
+            _measure(job, [task for task in own if child.legacy(task) == legacy], progress)
     _check_kept(job)
     job.seconds["total"] = time.monotonic() - begin
     index = {
@@ -114,21 +111,6 @@ def run(
     }
     records.write_text_atomically(out, json.dumps(index, indent=1) + "\n")
     progress.finish(job.measured, len(tasks))
-
-
-def _legacy(task: Task) -> str | None:
-    """The level of apex.amp that a task's process is for: each has a process of its own."""
-    named = task.case.get("legacy")
-    return None if named in (None, "none") else str(named)
-
-
-def _environment(tasks: list[Task], scratch: Path) -> dict[str, str]:
-    """The child's environment; for apex.amp the Apex that still has it comes first on the path."""
-    found = plain_paths.environment(scratch)
-    if _legacy(tasks[0]) is None:
-        return found
-    paths = [str(apex_source.LEGACY_FOLDER), found.get("PYTHONPATH", "")]
-    return {**found, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def cache_folder(records_folder: Path) -> Path:
@@ -188,7 +170,7 @@ def _measure(job: Job, tasks: list[Task], progress: Progress) -> None:
         if idle >= MOST_RESTARTS_WITHOUT_PROGRESS or (key is None and status != 0 and idle):
             raise UserError(
                 f"the measuring process of {job.request.component} ends before it measures "
-                f"anything ({_ending(status)}): read {job.log}"
+                f"anything ({child.ending(status)}): read {job.log}"
             )
 
 
@@ -199,7 +181,7 @@ def _blame(
     _, phase, implementation, _ = beat
     if key is None:
         return
-    kind, reason = "failed", f"the process ended during {phase} ({_ending(status)})"
+    kind, reason = "failed", f"the process ended during {phase} ({child.ending(status)})"
     if phase.startswith("hung"):
         reason = phase
     elif status == -signal.SIGKILL and oom_kills() != job.oom_kills:
@@ -210,22 +192,6 @@ def _blame(
             return
         reason = f"{records.KILLED} during {phase}, twice"
     job.lost.setdefault(key, {})[implementation or "inputs"] = (kind, reason)
-
-
-def _ending(status: int) -> str:
-    if status < 0:
-        return f"signal {signal.Signals(-status).name}"
-    return f"exit status {status}"
-
-
-def _module(request: Request) -> list[str]:
-    """What measures: one process, or one a GPU where the cases ask for several that are there."""
-    ranks = max((int(case.get("gpus") or 1) for case in request.cases), default=1)
-    if ranks > 1 and request.device == "cuda":
-        from apexbench.machine.gpu import visible_gpus
-
-        ranks = ranks if len(visible_gpus()) >= ranks else 1
-    return ["apexbench.jobs.ranks", str(ranks)] if ranks > 1 else ["apexbench.jobs.worker"]
 
 
 def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | None, Any]:
@@ -246,12 +212,12 @@ def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | 
         path.write_text(json.dumps(description), encoding="utf-8")
         job.oom_kills = oom_kills()
         with job.log.open("ab") as log:
-            child = subprocess.Popen(
+            process = subprocess.Popen(
                 [
                     plain_paths.interpreter(Path(scratch)),
-                    *("-m", *_module(job.request), str(path)),
+                    *("-m", *child.module(job.request), str(path)),
                 ],
-                env=_environment(tasks, Path(scratch)),
+                env=child.environment(tasks, Path(scratch)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -261,17 +227,17 @@ def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | 
         current: str | None = None
         hung: tuple[int, str, str | None, float | None] | None = None
         try:
-            for event in _events(readable, child, beat):
+            for event in child.events(readable, process, beat):
                 if event["event"] == "hung":
                     hung = (0, event["text"], event["implementation"], None)
-                    child.kill()
+                    process.kill()
                     break
                 current = _note(job, event, current, progress)
         finally:
             os.close(readable)
-            if hung is None and child.poll() is None and sys.exc_info()[0] is not None:
-                child.kill()
-            status = child.wait()
+            if hung is None and process.poll() is None and sys.exc_info()[0] is not None:
+                process.kill()
+            status = process.wait()
         return status, current, hung or beat.read()
 
 
@@ -299,26 +265,3 @@ def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progre
         progress.record(len(job.done))
         return None
     return current
-
-
-def _events(handle: int, child: subprocess.Popen[bytes], beat: Beat) -> Iterator[dict[str, Any]]:
-    """Events of the child until it closes its end; ``hung`` when the heartbeat stands still."""
-    buffer, last, since = b"", -1, time.monotonic()
-    while True:
-        ready, _, _ = select.select([handle], [], [], 1.0)
-        if ready:
-            chunk = os.read(handle, 65536)
-            if not chunk:
-                return
-            buffer += chunk
-            *lines, buffer = buffer.split(b"\n")
-            yield from (json.loads(line) for line in lines)
-            since = time.monotonic()
-            continue
-        count, phase, implementation, limit = beat.read()
-        if count != last:
-            last, since = count, time.monotonic()
-        elif limit is not None and time.monotonic() - since > limit:
-            text = f"hung: {phase} took longer than the limit of {limit:g} s"
-            yield {"event": "hung", "text": text, "implementation": implementation}
-            return
