@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbench import config as configs
-from apexbench import disk, processes, records
+from apexbench import dependencies, disk, processes, records
 from apexbench.cluster import allocation, fingerprint
 from apexbench.components.names import implementation_names
 from apexbench.config import Config
@@ -26,31 +26,6 @@ from apexbench.machine.environment import device_choice, environment
 from apexbench.machine.host import cores
 from apexbench.runtimes.decide import NATIVE, Decision
 from apexbench.transformer.recipe import Recipe, recipes_for
-
-SHARED = (
-    "python",
-    "torch",
-    "torch_cuda",
-    "torch_git",
-    "triton",
-    "cxx",
-    "driver",
-    "gpus",
-    "cpu",
-    "threads",
-)
-APEX = ("apex_commit", "apex_files")
-OPTIONAL = ("liger_kernel", "transformer_engine")
-DEPENDS = {
-    "ceiling": SHARED,
-    "layer_norm": (*SHARED, *APEX, *OPTIONAL),
-    "rms_norm": (*SHARED, *APEX, *OPTIONAL),
-    "amp": (*SHARED, *APEX, "legacy_apex"),
-    "cross_entropy": (*SHARED, *APEX, "liger_kernel"),
-}
-"""Fingerprint keys a component's measurements depend on; the others on SHARED and APEX."""
-OUTSIDE = ("driver", "gpus", "cpu", "threads")
-"""The keys that hold for a container too; what is in it goes by the image's id."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +49,9 @@ class Plan:
         if self.config.cluster != "none":
             found = {"threads": None, **fingerprint.planned(found, self.config.device)}
         if self.runtime.contained:
-            found = {key: value if key in OUTSIDE else None for key, value in found.items()}
+            found = {
+                key: value if key in dependencies.OUTSIDE else None for key, value in found.items()
+            }
         if self.config.cluster != "none":
             return found
         on_cpu = self.config.device == "cpu"
@@ -110,7 +87,7 @@ class Plan:
 
     def slice(self, component: str) -> dict[str, str | None]:
         """What of the fingerprint a component depends on."""
-        keys = DEPENDS.get(component, (*SHARED, *APEX))
+        keys = dependencies.of(component)
         return {key: self.environment[key] for key in sorted(keys) if self.environment[key]}
 
     def request(self, component: str) -> str:
