@@ -114,6 +114,7 @@ def counts(folder, **threads):
         ({"main": (1000, 10), "other": (900, 0)}, 0.01, 1.9, False),  # alone
         ({"main": (600, 400), "other": (700, 300)}, 0.4, 1.3, True),  # a neighbour
         ({"main": (400, 600), "other": (400, 600), "new": (1200, 800)}, 0.8, 2.0, False),  # own
+        ({"main": (5, 1700)}, 1.0, 0.01, True),  # since before the block
         ({"main": (20, 0)}, 0.0, 0.02, False),  # asleep, and a thread that ended
     ],
 )

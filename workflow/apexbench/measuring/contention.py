@@ -49,7 +49,8 @@ class Contention:
             for before in [self._before.get(thread, (0, 0))]
         ]
         return {
-            "cpu_waited": round(max(waited for _, waited in grown) / elapsed, 3),
+            # A wait is counted where it ends: one from before ``begin`` may be longer than this.
+            "cpu_waited": round(min(1.0, max(waited for _, waited in grown) / elapsed), 3),
             "cpu_used": round(sum(used for used, _ in grown) / elapsed, 2),
         }
 
