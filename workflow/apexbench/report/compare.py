@@ -13,7 +13,7 @@ from rich.table import Table as Grid
 from apexbench.errors import UserError
 from apexbench.records import write_text_atomically
 from apexbench.report import html, numbers, vocabulary
-from apexbench.report.comparison import Comparison, Key, Speed, compare
+from apexbench.report.comparison import Changed, Comparison, Key, Speed, compare
 from apexbench.report.numbers import short
 from apexbench.report.tables import Entry, Table
 
@@ -45,29 +45,68 @@ def run(
     return 1 if fail and found.regressions else 0
 
 
-def sentences(found: Comparison) -> list[str]:
-    """The comparison in a few sentences, the answer first."""
+def answer(found: Comparison) -> list[str]:
+    """The answer: whether there is a regression, and which verdicts changed."""
+    first = found.runs[0]
+    lines = []
+    if any(run.device == first.device for run in found.runs[1:]):
+        lines.append(f"Regression: {_regression(found)}.")
+    else:
+        lines.append(
+            f"Regression: not judged. No other run is of {first.device}, and a different GPU is a "
+            "different result."
+        )
+    if not found.changed:
+        held = numbers.plural(found.verdicts, "verdict")
+        lines.append(f"Verdicts that changed: none of {held} that the runs share.")
+    else:
+        lines.append(
+            f"Verdicts that changed: {len(found.changed)} of "
+            f"{numbers.plural(found.verdicts, 'verdict')} that the runs share. "
+            f"{numbers.listing([_change(found, entry) for entry in found.changed], most=3)}."
+        )
+    return lines
+
+
+def _regression(found: Comparison) -> str:
+    """``no``, or ``yes`` with the number of each kind."""
+    if not found.regressions:
+        return "no"
+    margins = sorted({speed.margin for speed in found.speeds if speed.regression})
+    percent = numbers.listing([f"{100 * value:g} %" for value in margins], "or")
+    counts = (
+        (sum(entry.worse for entry in found.changed), "verdict", " that fell"),
+        (sum(entry.lost for entry in found.cells), "cell", " lost"),
+        (sum(s.regression for s in found.speeds), "time", f" slower by more than {percent}"),
+    )
+    parts = [f"{numbers.plural(count, noun)}{what}" for count, noun, what in counts if count]
+    return f"yes, {found.regressions}: {numbers.listing(parts)}"
+
+
+def _change(found: Comparison, entry: Changed) -> str:
+    """``FusedAdam on gpt2-124M against torch's default: faster in A, same in B``."""
+    component, case, implementation = entry.key
+    states = [
+        f"{versus.verdict if versus else 'not held'} in {run.letter}"
+        for run, versus in zip(found.runs, entry.versus, strict=True)
+    ]
+    return (
+        f"{vocabulary.title(component)}, {implementation} on {case} against "
+        f"{vocabulary.BASELINE_NAMES[entry.baseline]}: {', '.join(states)}"
+    )
+
+
+def notes(found: Comparison) -> list[str]:
+    """What stands behind the answer, and what it does not cover."""
     first, others = found.runs[0], found.runs[1:]
     same = [run for run in others if run.device == first.device]
-    slower = sum(speed.regression for speed in found.speeds)
     lines = [
-        f"{len(found.changed)} of {numbers.plural(found.verdicts, 'verdict')} differ between the "
-        "runs.",
         f"Of {numbers.plural(len(found.speeds), 'time')} measured in {first.letter} and again, "
         f"faster: {sum(speed.verdict == 'faster' for speed in found.speeds)}, "
         f"slower: {sum(speed.verdict == 'slower' for speed in found.speeds)}; "
         f"cells of {first.letter} lost: {sum(entry.lost for entry in found.cells)}.",
     ]
-    if same:
-        margins = sorted({speed.margin for speed in found.speeds}) or [0.0]
-        percent = numbers.listing([f"{100 * value:g} %" for value in margins], "or")
-        lines.append(
-            f"{numbers.plural(found.regressions, 'regression')}: "
-            f"{sum(entry.worse for entry in found.changed)} verdicts that fell, "
-            f"{sum(entry.lost for entry in found.cells)} cells that were lost, {slower} times "
-            f"slower by more than {percent}."
-        )
-    if len(same) < len(others):
+    if same and len(same) < len(others):
         lines.append(
             f"Runs of another device than {first.device} hold no regression: a different GPU is "
             "a different result."
@@ -75,9 +114,9 @@ def sentences(found: Comparison) -> list[str]:
     few = [speed for speed in found.speeds if not speed.ratio.between_runs]
     if few:
         lines.append(
-            f"{len(few)} of {numbers.plural(len(found.speeds), 'ratio')} of times have no interval "
-            "between runs (fewer than 5 processes): what changes from one start to the next is "
-            "not in them."
+            f"{len(few)} of {numbers.plural(len(found.speeds), 'ratio')} of times "
+            f"{'has' if len(few) == 1 else 'have'} no interval between runs (fewer than 5 "
+            "processes): what changes from one start to the next is not covered."
         )
     for entry in found.runs:
         lines += [f"{entry.letter}: {note}" for note in entry.notes]
@@ -163,7 +202,8 @@ def page(found: Comparison) -> str:
             {"letter": run.letter, "path": str(run.path), "device": run.device}
             for run in found.runs
         ],
-        sentences=sentences(found),
+        answer=answer(found),
+        notes=notes(found),
         tables=shown,
         css=html.own("report.css"),
         js=html.own("report.js"),
@@ -171,6 +211,9 @@ def page(found: Comparison) -> str:
 
 
 def _print(found: Comparison, console: Console) -> None:
+    for line in answer(found):
+        console.print(line, markup=False, highlight=False)
+    console.print()
     for run in found.runs:
         console.print(f"{run.letter}: {run.path} ({run.device})", markup=False, highlight=False)
     for table in tables(found):
@@ -186,8 +229,9 @@ def _print(found: Comparison, console: Console) -> None:
             grid.add_row(*(_styled(entry) for entry in row))
         console.print(grid)
         if len(rows) > MOST_LINES:
-            console.print(f"… and {len(rows) - MOST_LINES} more rows (--html shows all)")
-    for line in sentences(found):
+            left = numbers.plural(len(rows) - MOST_LINES, "more row")
+            console.print(f"… and {left} (--html shows all)")
+    for line in notes(found):
         console.print(line, markup=False, highlight=False)
 
 

@@ -27,7 +27,7 @@ from apexbench.report import (
     vocabulary,
     work,
 )
-from apexbench.report.cases import Case, merge
+from apexbench.report.cases import Case, compared, merge
 from apexbench.report.evidence import Evidence
 from apexbench.report.figures import Figure
 from apexbench.report.placement import of_one_model
@@ -208,11 +208,7 @@ def _abstract(
         if isinstance(entry, dict) and entry.get("commit")
     ]
     apex = f"Apex at commit {numbers.listing(commits)}" if commits else "no usable Apex"
-    measured = [
-        case
-        for case in cases
-        if case.component not in ("ceiling", "selfcheck", *vocabulary.UNTIMED)
-    ]
+    measured = compared(cases)
     counts = Counter(claim.status for claim in evaluated)
     statuses = [f"{count} {status}" for status, count in sorted(counts.items())]
     lines = [

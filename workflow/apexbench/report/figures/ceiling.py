@@ -12,6 +12,8 @@ from apexbench.report.figures import style
 from apexbench.report.figures.style import Figure
 
 MOST_CASES = 24
+Shares = dict[tuple[str, str], float]
+"""Share of the ceiling by case and implementation."""
 
 
 def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Figure | None:
@@ -53,12 +55,7 @@ def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Fi
     ax.xaxis.set_major_formatter(FuncFormatter(style.percent))
     ax.set_xlabel("share of the measured ceiling")
     style.legend(sheet, [style.kind(a) for case in shown for a in case.arms if case.time(a)])
-    (name, best), highest = max(shares.items(), key=lambda entry: entry[1])
-    shown_best = next(
-        (names.name(case, top) for case in cases if case.name == name and (top := case.arm(best))),
-        best,
-    )
-    finding = f"The highest share is {numbers.share(highest)}: {shown_best}, {name}."
+    finding = _finding(cases, shares)
     more = (
         f" The first {len(shown)} of {len(cases)} cases are drawn."
         if len(cases) > len(shown)
@@ -72,4 +69,24 @@ def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Fi
         f"run; the line at 100 % is the limit. {finding}{more}",
         finding,
         sheet.svg(),
+    )
+
+
+def _finding(cases: Sequence[Case], shares: Shares) -> str:
+    """The highest share, and every arm whose interval reaches as high."""
+    spans = []
+    for case in cases:
+        for arm in case.arms:
+            share, time = shares.get((case.name, arm.implementation)), case.time(arm)
+            if share is not None and time is not None:
+                ends = (share * time.value / time.high, share * time.value / time.low)
+                spans.append((share, ends, f"{names.name(case, arm)}, {case.name}"))
+    spans.sort(key=lambda entry: (-entry[0], entry[2]))
+    highest, (least, _), first = spans[0]
+    tied = [name for _, (_, high), name in spans[1:] if high >= least]
+    if not tied:
+        return f"The highest share is {numbers.share(highest)}: {first}."
+    return (
+        f"The highest share is {numbers.share(highest)}: {first}, not separated from "
+        f"{numbers.listing(tied, most=2)}."
     )

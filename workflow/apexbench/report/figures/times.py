@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from apexbench.report import names, numbers, vocabulary
+from apexbench.report import leading, names, numbers, vocabulary
 from apexbench.report.cases import Case
 from apexbench.report.figures import style
 from apexbench.report.figures.style import Figure
@@ -86,9 +86,13 @@ def _panel(sheet: style.Sheet, ax: Axes, case: Case) -> None:
 
 
 def _finding(case: Case) -> str:
-    timed = [(time, arm) for arm in case.arms if (time := case.time(arm))]
-    if not timed:
+    found = leading.leaders(case, case.arms)
+    if found is None:
         return f"{case.name}: nothing could be measured."
-    time, arm = min(timed, key=lambda entry: entry[0].value)
-    text = numbers.time(time.value, time.low, time.high)
-    return f"{case.name}: {names.name(case, arm)} is fastest, {text}."
+    times = [time for arm in found.arms if (time := case.time(arm))]
+    texts = [numbers.time(time.value, time.low, time.high) for time in times]
+    shown = [names.name(case, arm) for arm in found.arms]
+    if found.sole is not None:
+        return f"{case.name}: {shown[0]} is fastest, {texts[0]}."
+    both = [f"{name} ({text})" for name, text in zip(shown, texts, strict=True)]
+    return f"{case.name}: no arm is fastest: {numbers.listing(both)} are not separated."
