@@ -78,7 +78,9 @@ def test_a_verdict_that_fell_is_named_with_both_ratios_and_fails(tmp_path):
     assert text.startswith("Regression: yes, 1: 1 verdict that fell.\nVerdicts that changed: 1 of ")
     named = "Optimizer step, fused_adam on gpt2-124M float32 against torch's best (torch.compile"
     assert f"{named} included): faster in A, slower in B." in " ".join(text.split())
-    assert text.index("Verdicts that changed") < text.index("A: ") < text.index("Verdicts that differ")
+    assert (
+        text.index("Verdicts that changed") < text.index("A: ") < text.index("Verdicts that differ")
+    )
     back = comparison.compare(folders(tmp_path / "back", after, before))
     assert [entry.worse for entry in back.changed] == [False]
     assert back.regressions == 0
@@ -153,7 +155,9 @@ def test_hostile_strings_are_text_in_the_page_and_in_the_terminal(tmp_path):
     after = hostile_records()
     for record in after:
         for comparison_ in record.comparisons:
-            comparison_.verdict = "slower" if comparison_.verdict != "slower" else "faster"
+            ends = 1 / comparison_.high, 1 / comparison_.low
+            comparison_.ratio, (comparison_.low, comparison_.high) = 1 / comparison_.ratio, ends
+            comparison_.verdict = store.verdict(*ends, comparison_.margin)
         record.provenance = {**record.provenance, "torch": HOSTILE + "[red]"}
     runs = folders(tmp_path, hostile_records(), after)
     text = page(comparison.compare(runs))

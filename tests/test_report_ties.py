@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import record_factory as factory
@@ -37,6 +39,15 @@ def test_who_leads_is_a_question_of_intervals() -> None:
     [noisy] = amp({"torch_fp32": 1.0, "torch_tf32": 1.05}, spread=0.3)
     assert leaders(noisy, noisy.arms).sole is None
     assert leaders(far, []) is None
+
+
+def test_a_verdict_of_the_record_is_not_contradicted() -> None:
+    [far] = amp(FAR)
+    [versus] = [v for v in far.arm("torch_tf32").versus.values() if v.baseline == "torch_default"]
+    ratio = replace(versus.ratio, low=0.99)
+    unclear = replace(versus, ratio=ratio, verdict="unclear")
+    far.arm("torch_tf32").versus["step_time", "torch_default"] = unclear
+    assert leaders(far, far.arms).sole is None
 
 
 def test_arms_timed_in_different_processes_still_compare() -> None:

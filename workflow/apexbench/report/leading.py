@@ -43,8 +43,28 @@ def leaders(case: Case, arms: Sequence[Arm]) -> Leaders | None:
     if not own:
         return None
     first, wide = own[0], margin(case)
-    tied = [arm for arm in own[1:] if verdict(factor(case, arm, first), wide) != "faster"]
+    unclear = _unclear(case, first)
+    tied = [
+        arm
+        for arm in own[1:]
+        if arm.implementation in unclear or verdict(factor(case, arm, first), wide) != "faster"
+    ]
     return Leaders(case, (first, *tied))
+
+
+def _unclear(case: Case, first: Arm) -> set[str]:
+    """Of every baseline that the record does not show ``first`` to beat, the fastest member.
+
+    A record's verdict allows for how many members a baseline has; a sentence must not contradict
+    the verdict that stands in the table.
+    """
+    found = set()
+    for (quantity, _), versus in first.versus.items():
+        if quantity == case.quantity and versus.verdict != "faster":
+            members = [arm for arm in case.arms if arm.implementation in versus.members]
+            times = [(t.value, arm.implementation) for arm in members if (t := case.time(arm))]
+            found |= {min(times)[1]} if times else set()
+    return found
 
 
 def leading(names: Sequence[str]) -> str:

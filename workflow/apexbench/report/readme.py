@@ -77,7 +77,13 @@ def _cell(text: str) -> str:
 
 def update(readme: Path, records: Path) -> None:
     """Rewrite what stands between the two markers; UserError if they are not there."""
-    text = readme.read_text(encoding="utf-8")
+    try:
+        text = readme.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UserError(
+            f"{readme} cannot be read ({reason}): name a file that holds the two markers."
+        ) from error
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise UserError(f"{readme} must hold {BEGIN} and {END} once each, in that order.")
     head, tail = text.split(BEGIN)[0], text.split(END)[1]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from apexbench import records
+
 FEWEST_PROCESSES = 5
 LARGEST = 700.0
 """The largest logarithm taken for a number: e to the 700 is 1e304."""
@@ -86,11 +88,4 @@ def relative(before: Estimate, after: Estimate) -> Estimate:
 
 def verdict(ratio: Estimate, margin: float) -> str:
     """``faster``, ``slower``, ``same`` or ``unclear`` from the shown interval alone (point 6)."""
-    upper, lower = 1 + margin, 1 / (1 + margin)
-    if ratio.low > upper:
-        return "faster"
-    if ratio.high < lower:
-        return "slower"
-    if ratio.low >= lower and ratio.high <= upper:
-        return "same"
-    return "unclear"
+    return records.verdict(ratio.low, ratio.high, margin)
