@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 
 from apexbench.errors import UserError
 from apexbench.records import write_text_atomically
-from apexbench.report import html, numbers, vocabulary
+from apexbench.report import html, names, numbers, vocabulary
 from apexbench.report.comparison import Changed, Comparison, Key, Speed, compare
 from apexbench.report.numbers import short
 from apexbench.report.tables import Entry, Table
@@ -85,13 +85,13 @@ def _regression(found: Comparison) -> str:
 
 def _change(found: Comparison, entry: Changed) -> str:
     """``FusedAdam on gpt2-124M against torch's default: faster in A, same in B``."""
-    component, case, implementation = entry.key
+    component, case, _ = entry.key
     states = [
         f"{versus.verdict if versus else 'not held'} in {run.letter}"
         for run, versus in zip(found.runs, entry.versus, strict=True)
     ]
     return (
-        f"{vocabulary.title(component)}, {implementation} on {case} against "
+        f"{vocabulary.title(component)}, {_name(found, entry.key)} on {case} against "
         f"{vocabulary.BASELINE_NAMES[entry.baseline]}: {', '.join(states)}"
     )
 
@@ -128,7 +128,7 @@ def tables(found: Comparison) -> list[Table]:
     letters = [run.letter for run in found.runs]
     changed = [
         [
-            *_names(entry.key),
+            *_names(found, entry.key),
             Entry(vocabulary.BASELINE_NAMES[entry.baseline]),
             *(
                 Entry("n/a")
@@ -146,47 +146,52 @@ def tables(found: Comparison) -> list[Table]:
     ]
     cells = [
         [
-            *_names(entry.key),
+            *_names(found, entry.key),
             *(Entry(vocabulary.status(status or "not in this run")) for status in entry.statuses),
             Entry("lost" if entry.lost else "", tone="bad" if entry.lost else ""),
         ]
         for entry in found.cells
     ]
     environment = [[Entry(name), *map(Entry, values)] for name, values in found.environment]
-    names = ["component", "case", "implementation"]
-    speeds = [_speed(entry) for entry in sorted(found.speeds, key=_slowest)]
+    head = ["component", "case", "implementation"]
+    speeds = [_speed(found, entry) for entry in sorted(found.speeds, key=_slowest)]
     first = f"in {letters[0]}"
     every = [
-        Table("Verdicts that differ", [*names, "against", *letters], changed, len(changed)),
+        Table("Verdicts that differ", [*head, "against", *letters], changed, len(changed)),
         Table(
             f"Speed against {letters[0]}, slowest first",
-            [*names, "run", first, "time", "speed"],
+            [*head, "run", first, "time", "speed"],
             speeds,
             len(speeds),
         ),
-        Table("Cells whose status differs", [*names, *letters, "change"], cells, len(cells)),
+        Table("Cells whose status differs", [*head, *letters, "change"], cells, len(cells)),
         Table("What differs in the environment", ["key", *letters], environment, len(environment)),
     ]
     return [table for table in every if table.rows]
 
 
-def _names(key: Key) -> list[Entry]:
-    component, case, implementation = key
-    return [Entry(vocabulary.title(component)), Entry(case), Entry(implementation)]
+def _names(found: Comparison, key: Key) -> list[Entry]:
+    return [Entry(vocabulary.title(key[0])), Entry(key[1]), Entry(_name(found, key))]
+
+
+def _name(found: Comparison, key: Key) -> str:
+    """The implementation's short name, as every other report has it."""
+    pair = next(pair for run in found.runs if (pair := run.arm(key)) is not None)
+    return names.name(*pair)
 
 
 def _slowest(entry: Speed) -> tuple[bool, float]:
     return not entry.regression, entry.ratio.value
 
 
-def _speed(entry: Speed) -> list[Entry]:
+def _speed(found: Comparison, entry: Speed) -> list[Entry]:
     before, after = (
         Entry(numbers.time(time.value, time.low, time.high), time.value) for time in entry.times
     )
     ratio = entry.ratio
     text = numbers.ratio(ratio.value, ratio.low, ratio.high)
     speed = Entry(text, ratio.value, entry.verdict, verdict=entry.verdict)
-    return [*_names(entry.key), Entry(entry.run.letter), before, after, speed]
+    return [*_names(found, entry.key), Entry(entry.run.letter), before, after, speed]
 
 
 def page(found: Comparison) -> str:

@@ -17,6 +17,7 @@ from apexbench.report import (
     figures,
     gpus,
     methods,
+    names,
     numbers,
     probes,
     provenance,
@@ -158,13 +159,12 @@ def _section(
 
 
 def _arms(cases: Sequence[Case]) -> list[list[str]]:
-    """Name and description of every implementation of a component, once."""
+    """Every implementation of a component once: its name, its key in config.yaml, what it is."""
+    found = {arm.implementation: (case, arm) for case in cases for arm in case.arms}
     return [
-        [name, text]
-        for name, text in {
-            arm.implementation: arm.description for case in cases for arm in case.arms
-        }.items()
-        if text
+        [names.name(case, arm), f"{arm.description} In config.yaml: {arm.implementation}."]
+        for case, arm in found.values()
+        if arm.description
     ]
 
 

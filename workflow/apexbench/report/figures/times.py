@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from apexbench.report import leading, names, numbers, vocabulary
 from apexbench.report.cases import Case
@@ -14,6 +14,8 @@ from apexbench.report.figures.style import Figure
 
 MOST_CASES = 6
 SHORT_REASON = 24
+STRETCHED = 8.0
+"""Longest over shortest time from which an axis from zero would hide what the short ones do."""
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 
@@ -41,8 +43,8 @@ def draw(component: str, cases: Sequence[Case]) -> Figure | None:
         f"{component}-times",
         component,
         f"{name}: time per implementation",
-        f"Median time per call with its {numbers.confidence(shown[0].confidence)} interval; the "
-        "axis starts at zero, left is faster. "
+        f"Median time per call with its {numbers.confidence(shown[0].confidence)} interval; left "
+        "is faster. An axis starts at zero, or is logarithmic where it says so. "
         + " ".join(_finding(case) for case in shown[:2])
         + more,
         f"{name}. " + " ".join(_finding(case) for case in shown),
@@ -78,9 +80,18 @@ def _panel(sheet: style.Sheet, ax: Axes, case: Case) -> None:
         range(len(case.arms)), [numbers.short(names.label(case, arm), 38) for arm in case.arms]
     )
     ax.set_ylim(len(case.arms) - 0.4, -0.6)
-    ax.set_xlim(0, longest / size * 1.06)
+    shortest = min((time.low for time in times), default=longest)
+    scale = ""
+    if longest > STRETCHED * shortest:
+        ax.set_xscale("log")
+        ax.set_xlim(shortest / size / 1.25, longest / size * 1.25)
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if longest < 60 * shortest else (1,)))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        scale = ", log scale"
+    else:
+        ax.set_xlim(0, longest / size * 1.06)
     ax.set_title(numbers.short(case.name), loc="right")
-    ax.set_xlabel(f"{case.quantity.replace('_', ' ')} ({unit})")
+    ax.set_xlabel(f"{case.quantity.replace('_', ' ')} ({unit}){scale}")
     ax.xaxis.set_major_formatter(FuncFormatter(style.plain))
     ax.grid(axis="y", visible=False)
 
