@@ -20,7 +20,7 @@ from apexbench.records import Record
 from apexbench.report import comparison
 from apexbench.report.compare import notes, page, run
 from apexbench.report.repeats import Estimate
-from test_report_render import HOSTILE, Page, hostile_records
+from rendered import HOSTILE, Page, hostile_records
 
 
 def folders(tmp_path: Path, *runs: list[Record]) -> list[Path]:

@@ -176,11 +176,18 @@ def reference(
     out: Annotated[Path, typer.Option(help="The folder of references.")] = Path(
         "results/reference"
     ),
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a reference of another run.")
+    ] = False,
 ) -> None:
     """Copy a finished run's records into the versioned reference of its machine."""
     from apexbench.jobs.reference import keep
+    from apexbench.report.replacing import check
 
+    replaced = check(results, out, force)
     print(keep(results, out))
+    if replaced:
+        print(replaced)
 
 
 @app.command()

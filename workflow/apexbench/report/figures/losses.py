@@ -78,7 +78,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
                 transform=ax.get_yaxis_transform(),
                 ha="right",
                 va="top",
-                fontsize=7,
+                fontsize=8,
                 color=style.MUTED,
             )
         low, high = ax.get_ylim()

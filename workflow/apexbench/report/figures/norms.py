@@ -71,7 +71,7 @@ def _sheet(component: str, groups: dict[tuple[str, str], list[Case]], index: int
     arms = apex_arms(cases)
     across = min(COLUMNS, len(panels))
     down = -(-len(panels) // across)
-    sheet = style.sheet(7.2, 0.8 + 1.8 * down)
+    sheet = style.sheet(7.2, 1.0 + 1.8 * down)
     grid = style.axes(sheet, down, across, sharex=True, sharey=True)
     axes = [grid[index // across][index % across] for index in range(down * across)]
     for ax, (heading, panel) in zip(axes, panels, strict=False):
@@ -178,7 +178,7 @@ def _lost(ax: Axes, cases: list[Case]) -> None:
                 reasons[sign] = vocabulary.status(arm.status)
     if reasons:
         text = ", ".join(f"{sign} {name}" for sign, name in reasons.items())
-        ax.text(0.01, 0.15, text, transform=ax.transAxes, color=style.MUTED, fontsize=7)
+        ax.text(0.01, 0.15, text, transform=ax.transAxes, color=style.MUTED, fontsize=8)
 
 
 def _widths(ax: Axes, widths: list[int]) -> None:
