@@ -17,6 +17,8 @@ from apexbench.report import numbers
         (12345.0, "12300"),
         (0.0, "0"),
         (float("nan"), "n/a"),
+        (1.5e300, "1.50e+300"),
+        (1.5e-300, "1.50e-300"),
     ],
 )
 def test_three_significant_digits(value: float, text: str) -> None:

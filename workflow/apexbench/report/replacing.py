@@ -19,9 +19,7 @@ def _read(folder: Path) -> list[Record]:
 
 def _is(found: list[Record]) -> dict[str, list[str]]:
     """The values of what tells runs apart, over all records."""
-    values = {
-        key: sorted({str(record.provenance.get(key)) for record in found}) for key in SAME
-    }
+    values = {key: sorted({str(record.provenance.get(key)) for record in found}) for key in SAME}
     apex = {
         str(entry.get("commit")) for record in found
         if isinstance(entry := record.provenance.get("apex"), dict)
