@@ -35,7 +35,7 @@ def test_a_line_joins_only_what_differs_in_width_alone():
             best=("eager",), config=config, work=Work(None, None, "n/a", None, "none"),
         )  # fmt: skip
 
-    cases = merge([case(768, 64), case(1024, 64), case(1024, 4096), case(2048, 64)])
+    cases = merge([case(768, 64), case(1024, 64), case(1500, 4096), case(2048, 64)])
     found = [(c.config["width"], c, c.versus(c.arms[1], "torch_best")) for c in cases]
     joined = norms._joined(sorted(found, key=lambda entry: entry[0]))
     assert [list(points) for points in joined] == [[768, 1024, 2048]]
