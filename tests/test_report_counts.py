@@ -8,6 +8,7 @@ from html import unescape
 import pytest
 
 import record_factory as factory
+from apexbench.records import Record
 from apexbench.report import claims, compare, evidence, html, readme
 from apexbench.report.cases import compared, merge
 from apexbench.report.comparison import compare as comparison
@@ -21,7 +22,12 @@ def folder(tmp_path, records):
     return factory.write_run(tmp_path / "run", records)
 
 
-@pytest.mark.parametrize("make", [factory.gpu_records, factory.cpu_records])
+def few() -> list[Record]:
+    """A ceiling, which is no compared case, and cases of three components."""
+    return [*factory.ceilings(), *factory.optimizer(), *factory.norms()[:2], *factory.amp()]
+
+
+@pytest.mark.parametrize("make", [few, factory.cpu_records])
 def test_every_count_of_cases_is_the_same(tmp_path, make) -> None:
     path = folder(tmp_path, make())
     found = evidence.load(path)

@@ -99,7 +99,7 @@ def test_the_caption_of_throughput_names_no_winner_of_a_tie() -> None:
     records = factory.transformer()
     best, second = (f"bf16+torch+fused+compile{more}" for more in ("+cudagraph", ""))
     limits = {}
-    assert "CUDA graph) is fastest with" in transformer.draw(merge(records), limits)[0].caption
+    assert f"{best} is fastest with" in transformer.draw(merge(records), limits)[0].caption
     found = {cell.implementation: cell.quantities for cell in records[0].cells}
     found[second]["step_time"] = found[best]["step_time"]
     [figure] = transformer.draw(merge(records), limits)
