@@ -95,9 +95,10 @@ def test_no_remedy_points_to_a_log_that_is_not_there(tmp_path) -> None:
     assert remedies.told("Buy a GPU.", "x", tmp_path) == "Buy a GPU."
     assert remedies.told(None, "x", tmp_path) == "none known"
     assert remedies.of_lost(str(log), tmp_path) == f"Read {log}, then run the same command again."
-    assert remedies.of_lost("/gone/amp.log", tmp_path).startswith(
+    assert remedies.of_lost("/gone/logs/amp.log", tmp_path).startswith(
         "Run the same command again; its log is results/logs/amp.log on the machine that measured"
     )
+    assert "log is slurm_logs/7.log on the" in remedies.of_lost("slurm_logs/7.log", tmp_path)
     assert remedies.of_lost(None, tmp_path) == "Run the same command again."
 
 

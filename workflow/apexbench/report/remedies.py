@@ -29,4 +29,6 @@ def of_lost(log: str | None, folder: Path) -> str:
         return f"{AGAIN.capitalize()}."
     if Path(log).is_file() or (folder / log).is_file():
         return f"Read {log}, then {AGAIN}."
-    return f"{AGAIN.capitalize()}; its log is results/logs/{Path(log).name} {ELSEWHERE}."
+    own = Path(log).parent.name == "logs"  # of the run's folder, wherever that was; else Slurm's
+    shown = f"results/logs/{Path(log).name}" if own else log
+    return f"{AGAIN.capitalize()}; its log is {shown} {ELSEWHERE}."
