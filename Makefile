@@ -45,7 +45,7 @@ help:
 	@echo 'make test       run the tests'
 	@echo 'make doctor     say what this machine has and what each missing part would bring'
 	@echo 'make paper      rebuild the reports of results/reference/ (needs no GPU and no torch)'
-	@echo 'make reference  copy the last run into results/reference/<machine>/'
+	@echo 'make reference  copy the last run into results/reference/<machine>/ (FORCE=1: replace another run)'
 	@echo 'make image      build the image with Apex now (make report does it where an engine is chosen)'
 	@echo 'make apex       without an engine: compile the pinned Apex into .venv (needs nvcc, g++, git)'
 	@echo 'make install    only install into .venv'
@@ -90,13 +90,14 @@ apex: install
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m apexbench image native
 
 reference: install
-	@$(BIN)/python -m apexbench reference
+	@$(BIN)/python -m apexbench reference $(if $(FORCE),--force)
 
 paper: $(BASE)
 	@set -e; for records in results/reference/*/; do \
 		if [ ! -d "$$records" ]; then echo 'results/reference/ holds no run: make one with `make reference`.' >&2; exit 2; fi; \
 		machine=$$(basename "$$records"); \
 		$(BIN)/python -m apexbench report --records "results/reference/$$machine" --out "results/report/$$machine"; \
+		printf 'report: %s\n' "$$PWD/results/report/$$machine/report.html" "$$PWD/results/report/$$machine/report.pdf"; \
 	done
 
 lint: $(DEV)

@@ -5,6 +5,8 @@ Each command imports its module when it runs, so that ``report`` never imports t
 
 from __future__ import annotations
 
+import codecs
+import io
 import signal
 import sys
 from pathlib import Path
@@ -182,11 +184,18 @@ def reference(
     out: Annotated[Path, typer.Option(callback=a_folder, help="The folder of references.")] = Path(
         "results/reference"
     ),
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a reference of another run.")
+    ] = False,
 ) -> None:
     """Copy a finished run's records into the versioned reference of its machine."""
     from apexbench.jobs.reference import keep
+    from apexbench.report.replacing import check
 
+    replaced = check(results, out, force)
     print(keep(results, out))
+    if replaced:
+        print(replaced)
 
 
 @app.command()
@@ -254,6 +263,10 @@ def selfcheck(
 
 def main() -> None:
     """Run the command line; a UserError is one sentence on stderr and exit status 2."""
+    codecs.register_error("apexbench", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="apexbench")
     try:
         app(prog_name="apexbench")
     except UserError as error:
@@ -262,6 +275,17 @@ def main() -> None:
         if (known := any_file(error)) is None:
             raise
         sys.exit(_say(str(known)))
+
+
+_ASCII = {"×": "x", "µ": "u", "−": "-", "–": "-", "…": "...", "≥": ">=", "≤": "<=", "·": "*"}
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """What stands for a character that the terminal's encoding lacks: never an error."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(_ASCII.get(letter, "?") for letter in text), error.end
 
 
 def _say(sentence: str) -> int:

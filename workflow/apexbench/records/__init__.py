@@ -19,6 +19,7 @@ from apexbench.records.model import (
     Quantity,
     Record,
     Work,
+    verdict,
 )
 from apexbench.records.store import (
     SCHEMA_PATH,
@@ -74,6 +75,7 @@ __all__ = [
     "read_index",
     "source_digest",
     "sweep",
+    "verdict",
     "write",
     "write_bytes_atomically",
     "write_text_atomically",

@@ -22,6 +22,17 @@ KILLED = "killed by signal 9 from outside"
 VERDICTS = ("faster", "slower", "same", "unclear")
 
 
+def verdict(low: float, high: float, margin: float) -> str:
+    """The verdict that an interval of a speed ratio gives (method, point 6), and no other."""
+    if low > 1 + margin:
+        return "faster"
+    if high < 1 / (1 + margin):
+        return "slower"
+    if low >= 1 / (1 + margin) and high <= 1 + margin:
+        return "same"
+    return "unclear"
+
+
 @dataclass
 class Check:
     """One tensor compared with the float64 reference; passed when ``error <= tolerance``.
