@@ -191,14 +191,15 @@ def _evidence(
     entry: Implementation, arm: Arm, cell: Cell, context: Context, before: int
 ) -> str | None:
     """Kernels and peak memory of one call; why this arm must not be timed, or None."""
-    cell.kernels = evidence.kernel_names(arm)
+    seen = evidence.traced(arm)
+    cell.kernels = seen.kernels
     cell.peak_memory_bytes = evidence.peak_memory(arm, context.timer, before)
     if entry.kernel and not evidence.matches(cell.kernels, entry.kernel):
         return f"none of its kernels matches {entry.kernel!r}: it fell back to another library"
-    if (late := evidence.outside(arm)) > evidence.LATE_S:
+    if seen.late_s > evidence.LATE_S:
         return (
-            f"{1e6 * late:.0f} µs of its work run on a stream that it does not join: no window "
-            "would see them"
+            f"{1e6 * seen.late_s:.0f} µs of its work run on a stream that it does not join: no "
+            "window would see them"
         )
     return None
 
