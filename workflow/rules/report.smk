@@ -71,12 +71,12 @@ rule report:
         PLAN.selfcheck(),
         sources=REPORT_SOURCES,
     output:
+        **(PAPER if WITH_PAPER else {}),
         html=report(
             "results/report.html",
             caption="../report/captions/html.rst",
             category="Report",
         ),
-        **(PAPER if WITH_PAPER else {}),
     log:
         "results/logs/report.log",
     params:
@@ -92,8 +92,8 @@ rule reference_report:
         records=lambda wildcards: PLAN.reference_files(wildcards.machine),
         sources=REPORT_SOURCES,
     output:
-        html="results/report/{machine}/report.html",
         **(REFERENCE_PAPER if WITH_PAPER else {}),
+        html="results/report/{machine}/report.html",
     log:
         "results/logs/report-{machine}.log",
     message:
