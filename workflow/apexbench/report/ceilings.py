@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from apexbench.report.cases import Arm, Case
+from apexbench.report.repeats import Estimate
 
 MATMUL = {
     "fp32": "matmul_float32",
@@ -17,10 +18,12 @@ MATMUL = {
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The best rate one ceiling reached on one device, in bytes/s or FLOP/s."""
+    """The best rate one ceiling reached on one device, in bytes/s or FLOP/s, with its interval."""
 
     name: str
     per_second: float
+    low: float
+    high: float
     unit: str
     case: str
 
@@ -42,16 +45,18 @@ def measured(cases: Sequence[Case]) -> Ceilings:
             work = moved if arm.implementation == "copy" else flops
             if time is None or not isinstance(work, int | float) or work <= 0:
                 continue
-            ceiling = Ceiling(arm.implementation, work / time.value * 1e9, unit, case.name)
+            value, low, high = (1e9 * work / ns for ns in (time.value, time.high, time.low))
+            ceiling = Ceiling(arm.implementation, value, low, high, unit, case.name)
             key = (case.device, arm.implementation)
             if key not in best or ceiling.per_second > best[key].per_second:
                 best[key] = ceiling
     return best
 
 
-def share(case: Case, arm: Arm, quantity: str, ceilings: Ceilings) -> float | None:
+def share(case: Case, arm: Arm, quantity: str, ceilings: Ceilings) -> Estimate | None:
     """The fraction of the ceiling that ``arm`` reaches in ``quantity``, or None where none holds.
 
+    Its interval goes from the least rate over the highest ceiling to the highest over the least.
     A Transformer step is bounded by the matmul ceiling of its precision; its FLOPs a token are
     ``6·N_matmul + 6·L·d·T`` (recompute never counts).
     """
@@ -64,10 +69,10 @@ def share(case: Case, arm: Arm, quantity: str, ceilings: Ceilings) -> float | No
     work = case.work.bytes if ceiling and ceiling.unit == "B/s" else case.work.flops
     if ceiling is None or work is None or case.work.reason is not None:
         return None
-    return work / time.value * 1e9 / ceiling.per_second
+    return _over(work, time, ceiling)
 
 
-def utilization(case: Case, arm: Arm, count: str, ceilings: Ceilings) -> float | None:
+def utilization(case: Case, arm: Arm, count: str, ceilings: Ceilings) -> Estimate | None:
     """Model FLOPs utilization: ``count`` FLOPs a token × tokens/s over the GPUs' matmul ceiling."""
     time, flops = arm.times.get("step_time"), arm.details.get(count)
     tokens = arm.details.get("tokens_per_step")
@@ -77,8 +82,16 @@ def utilization(case: Case, arm: Arm, count: str, ceilings: Ceilings) -> float |
         return None
     if not isinstance(flops, int | float) or not isinstance(tokens, int | float):
         return None
-    gpus = arm.details.get("gpus", 1)
-    return flops * tokens / time.value * 1e9 / (ceiling.per_second * gpus)
+    return _over(flops * tokens / arm.details.get("gpus", 1), time, ceiling)
+
+
+def _over(work: float, time: Estimate, ceiling: Ceiling) -> Estimate:
+    """``work`` in ``time`` (ns) over the ceiling's rate."""
+    return Estimate(
+        1e9 * work / time.value / ceiling.per_second,
+        1e9 * work / time.high / ceiling.high,
+        1e9 * work / time.low / ceiling.low,
+    )
 
 
 def no_share(case: Case) -> str:

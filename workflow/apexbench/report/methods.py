@@ -7,9 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from apexbench.report import numbers
+from apexbench.report import loss_gate, numbers
 from apexbench.report.cases import Case
-from apexbench.report.loss_gate import FEWEST_SEEDS
 from apexbench.report.repeats import FEWEST_PROCESSES
 from apexbench.report.verdicts import all_of
 
@@ -23,7 +22,9 @@ def sections(cases: Sequence[Case]) -> list[dict[str, str]]:
         "{confidence}": numbers.confidence(cases[0].confidence if cases else 0.99),
         "{margin}": numbers.listing([f"{100 * value:g} %" for value in margins], "or"),
         "{processes}": str(FEWEST_PROCESSES),
-        "{seeds}": str(FEWEST_SEEDS),
+        "{seeds}": str(loss_gate.FEWEST_SEEDS),
+        "{loss_confidence}": numbers.confidence(loss_gate.CONFIDENCE),
+        "{loss_margin}": f"{loss_gate.MARGIN:g}",
     }
     prose = (TEMPLATES / "methods.md").read_text(encoding="utf-8")
     for name, value in values.items():

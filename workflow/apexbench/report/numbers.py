@@ -83,9 +83,16 @@ def span(values: Sequence[float]) -> str:
     return " to ".join(ends)
 
 
-def share(value: float) -> str:
-    """A fraction of one as a percentage: ``72.1 %``."""
-    return f"{significant(100 * value)} %"
+def share(value: float, low: float | None = None, high: float | None = None) -> str:
+    """A fraction of one as a percentage: ``72.1 %`` or ``72.1 [71.8, 72.5] %``."""
+    if low is None or high is None:
+        return f"{significant(100 * value)} %"
+    return _with_interval(value, low, high, 0.01, "%")
+
+
+def small(value: float) -> str:
+    """An error far below one, which three digits show best with an exponent: ``3.05e-07``."""
+    return "0" if value == 0 else f"{value:.2e}" if abs(value) < 0.001 else significant(value)
 
 
 def count(value: float, plain: bool = False) -> str:

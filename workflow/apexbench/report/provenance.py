@@ -49,9 +49,8 @@ def machine(evidence: Evidence, limits: Ceilings) -> Rows:
         if isinstance(entry, dict):
             rows += [row for row in _apex(entry) if row not in rows]
     for (device, name), ceiling in limits.items():
-        rows.append(
-            (f"Ceiling: {name}", f"{numbers.rate(ceiling.per_second, ceiling.unit)} on {device[0]}")
-        )
+        rate = numbers.rate(ceiling.per_second, ceiling.unit, ceiling.low, ceiling.high)
+        rows.append((f"Ceiling: {name}", f"{rate} on {device[0]}"))
     return rows
 
 

@@ -102,7 +102,10 @@ def _case_rows(case: Case, measured: limits.Ceilings) -> Iterator[dict[str, Any]
             continue
         for quantity, time in arm.times.items():
             share = limits.share(case, arm, quantity, measured)
-            timed = common | {"samples": arm.samples[quantity], "share_of_ceiling": share}
+            timed = common | {
+                "samples": arm.samples[quantity],
+                "share_of_ceiling": share and share.value,
+            }
             yield from _quantity_rows(case, arm, quantity, quantity, "ns", time, timed)
             tokens = arm.details.get("tokens_per_step")
             if quantity == "step_time" and case.component == "transformer" and tokens:

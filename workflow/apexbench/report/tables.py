@@ -11,6 +11,7 @@ from apexbench.report.cases import Arm, Case
 from apexbench.report.cells import Entry, Table
 from apexbench.report.evidence import Evidence
 from apexbench.report.figures.transformer import throughput
+from apexbench.report.repeats import Estimate
 
 SHORT = 18
 TRAINED = [
@@ -68,7 +69,10 @@ def _ceilings(cases: Sequence[Case], most: int) -> Table:
                     Entry(case.name),
                     Entry(ceiling.name, note=arm.description),
                     Entry(numbers.time(time.value, time.low, time.high), time.value),
-                    Entry(numbers.rate(ceiling.per_second, ceiling.unit), ceiling.per_second),
+                    Entry(
+                        numbers.rate(ceiling.per_second, ceiling.unit, ceiling.low, ceiling.high),
+                        ceiling.per_second,
+                    ),
                     Entry(str(arm.samples[case.quantity]), arm.samples[case.quantity]),
                 ]
             )
@@ -119,9 +123,9 @@ def _training(
     ]
     both = " ".join(
         text if index == 0 else f"({text})"
-        for index, text in enumerate(numbers.share(share) for share in shares if share is not None)
+        for index, text in enumerate(_percent(share) for share in shares if share is not None)
     )
-    row = [Entry(both or "n/a", shares[0])]
+    row = [Entry(both or "n/a", shares[0].value if shares[0] else None)]
     skipped, loss = arm.details.get("skipped_steps"), arm.details.get("held_out_loss")
     row.append(Entry(str(skipped), float(skipped)) if isinstance(skipped, int) else Entry("n/a"))
     row.append(
@@ -179,14 +183,18 @@ def _no_share(case: Case, arm: Arm, limits: ceilings.Ceilings) -> str:
 def _share(case: Case, arm: Arm, limits: ceilings.Ceilings, marks: dict[str, str]) -> Entry:
     share = ceilings.share(case, arm, case.quantity, limits)
     if share is not None:
-        return Entry(numbers.share(share), share)
+        return Entry(_percent(share), share.value)
     reason = _no_share(case, arm, limits) or "n/a"
     return Entry(f"n/a {marks[reason]}" if reason in marks else reason)
 
 
+def _percent(share: Estimate) -> str:
+    return numbers.share(share.value, share.low, share.high)
+
+
 def _parity(arm: Arm) -> Entry:
     error = arm.parity_error
-    return Entry("n/a") if error is None else Entry(f"{error:.2g}", error)
+    return Entry("n/a") if error is None else Entry(numbers.small(error), error)
 
 
 def missing(evidence: Evidence, cases: Sequence[Case], most: int) -> Table:

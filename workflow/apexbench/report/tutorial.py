@@ -29,7 +29,8 @@ def lines(cases: Sequence[Case]) -> list[str]:
         if theirs is None:
             found.append(f"{case.name}: not compared ({apex.status}: {apex.reason}).")
             continue
-        text = f"{case.name}: the tutorial's timer has Apex at {theirs:.2f}× torch ({NO_INTERVAL})"
+        text = f"{case.name}: the tutorial's timer has Apex at {numbers.ratio(theirs)} torch "
+        text += f"({NO_INTERVAL})"
         ours = case.versus(apex, "torch_default")
         if ours is None:
             found.append(f"{text}; ours has no comparison.")

@@ -43,7 +43,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
                 ax.text(0.05, 0.5, "○ cells missing", transform=ax.transAxes, color=style.MUTED)
                 continue
             extra = more[case.name] if start == starts[0] else {}
-            labels = _bars(sheet, ax, entry, extra)
+            labels = _bars(sheet, ax, entry, extra, _samples(case))
             if start == starts[0]:
                 ax.set_yticks(range(len(labels)), labels)
                 ax.set_ylim(len(labels) - 0.4, -0.6)
@@ -72,21 +72,40 @@ def draw(cases: Sequence[Case]) -> Figure | None:
 
 
 def _bars(
-    sheet: style.Sheet, ax: Axes, entry: Attribution, extra: dict[str, Estimate]
+    sheet: style.Sheet, ax: Axes, entry: Attribution, extra: dict[str, Estimate], count: int
 ) -> list[str]:
+    samples = f", n = {count}"
     start = 1.0
     labels: list[str] = []
     for name, part in entry.parts.items():
         end = start * part.value
-        _bar(sheet, ax, len(labels), start, end, COLOURS[name], f"{name}: {_text(part)}", part)
+        _bar(
+            sheet,
+            ax,
+            len(labels),
+            start,
+            end,
+            COLOURS[name],
+            f"{name}, of {entry.target} over {entry.baseline}: {_text(part)}{samples}",
+            part,
+        )
         ax.plot([end, end], [len(labels), len(labels) + 1], color=style.MUTED, linewidth=0.6)
         labels.append(name)
         start = end
-    total = f"{entry.target} over {entry.baseline}: {_text(entry.total)}"
+    total = f"{entry.target} over {entry.baseline}: {_text(entry.total)}{samples}"
     _bar(sheet, ax, len(labels), 1.0, entry.total.value, style.MUTED, total, entry.total)
     labels.append("all three")
     for name, part in extra.items():
-        _bar(sheet, ax, len(labels), 1.0, part.value, style.SKY, f"{name}: {_text(part)}", part)
+        _bar(
+            sheet,
+            ax,
+            len(labels),
+            1.0,
+            part.value,
+            style.SKY,
+            f"{name}: {_text(part)}{samples}",
+            part,
+        )
         labels.append(name.split(" (")[0])
     return labels
 
@@ -113,6 +132,11 @@ def _bar(
         fontsize=8,
         color=style.INK,
     )
+
+
+def _samples(case: Case) -> int:
+    """Paired samples: of the arm that has fewest."""
+    return min(arm.samples[case.quantity] for arm in case.arms if case.time(arm) is not None)
 
 
 def _text(part: Estimate) -> str:

@@ -11,11 +11,12 @@ from apexbench.report import ceilings, names, numbers, vocabulary
 from apexbench.report.cases import Case
 from apexbench.report.figures import style
 from apexbench.report.figures.style import Figure
+from apexbench.report.repeats import Estimate
 
 MOST_CASES = 24
 LEGEND_COLUMNS = 3
 SHAPES = ("o", "D", "^", "s", "v", "P", "X", "<", ">", "*", "p", "h")
-Shares = dict[tuple[str, str], float]
+Shares = dict[tuple[str, str], Estimate]
 """Share of the ceiling by case and implementation."""
 
 
@@ -39,9 +40,11 @@ def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Fi
             if share is None:
                 continue
             marker, colour, _ = marks[arm.implementation]
-            text = f"{names.name(case, arm)}, {case.name}: {numbers.share(share)} of the ceiling"
+            text = f"{names.name(case, arm)}, {case.name}: "
+            text += f"{numbers.share(share.value, share.low, share.high)} of the ceiling"
+            text += f", n = {arm.samples[case.quantity]}"
             ax.plot(
-                share,
+                share.value,
                 y,
                 marker,
                 color=colour,
@@ -55,7 +58,7 @@ def draw(component: str, cases: Sequence[Case], limits: ceilings.Ceilings) -> Fi
     words = vocabulary.distinct(shown)
     ax.set_yticks(range(len(shown)), [numbers.short(words[case.name], 56) for case in shown])
     ax.set_ylim(len(shown) - 0.4, -0.6)
-    ax.set_xlim(0, max(1.0, *shares.values()) * 1.02)
+    ax.set_xlim(0, max(1.0, *(share.value for share in shares.values())) * 1.02)
     ax.axvline(1, color=style.INK, linewidth=0.9)
     ax.xaxis.set_major_formatter(FuncFormatter(style.percent))
     ax.set_xlabel("share of the measured ceiling")
@@ -109,14 +112,15 @@ def _finding(cases: Sequence[Case], shares: Shares) -> str:
         for arm in case.arms:
             share, time = shares.get((case.name, arm.implementation)), case.time(arm)
             if share is not None and time is not None:
-                ends = (share * time.value / time.high, share * time.value / time.low)
+                # The ceiling is common to all: what separates two shares is the arms' own times.
+                ends = (share.value * time.value / time.high, share.value * time.value / time.low)
                 spans.append((share, ends, f"{names.name(case, arm)}, {case.name}"))
-    spans.sort(key=lambda entry: (-entry[0], entry[2]))
+    spans.sort(key=lambda entry: (-entry[0].value, entry[2]))
     highest, (least, _), first = spans[0]
     tied = [name for _, (_, high), name in spans[1:] if high >= least]
+    text = numbers.share(highest.value, highest.low, highest.high)
     if not tied:
-        return f"The highest share is {numbers.share(highest)}: {first}."
+        return f"The highest share is {text}: {first}."
     return (
-        f"The highest share is {numbers.share(highest)}: {first}, not separated from "
-        f"{numbers.listing(tied, most=2)}."
+        f"The highest share is {text}: {first}, not separated from {numbers.listing(tied, most=2)}."
     )

@@ -59,13 +59,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
                 legend=False,
                 alpha=0.85,
             )
-            held = arm.details.get("held_out_loss")
-            text = f"{arm.implementation}, {case.name}: "
-            text += (
-                f"held-out loss {numbers.significant(held)} nats/token"
-                if isinstance(held, int | float)
-                else "no held-out loss"
-            )
+            text = _tip(case, arm, list(steps), list(losses))
             for line in ax.lines[before:]:
                 line.set_gid(sheet.title(text))
         floor = _floor(case)
@@ -105,10 +99,47 @@ def draw(cases: Sequence[Case]) -> Figure | None:
         "transformer",
         "Transformer: training loss",
         "Training loss of every recipe on the same data in the same order; the dotted line is the "
-        f"entropy that no model can go below. Curves that coincide learn equally well. {finding}",
+        f"entropy that no model can go below. {_peaks(shown)}{finding}",
         finding,
         sheet.svg(),
     )
+
+
+def _tip(case: Case, arm: Arm, steps: list[float], losses: list[float]) -> str:
+    """Five losses along the curve, and the held-out one with its seeds and its interval."""
+    every = max(1, (len(steps) - 1) // 4)
+    points = [
+        f"{numbers.significant(loss)} at step {step:g}"
+        for step, loss in zip(steps, losses, strict=True)
+    ]
+    text = f"{arm.implementation}, {case.name}: {', '.join(points[::every][:5])}"
+    held = arm.details.get("held_out_loss")
+    if not isinstance(held, int | float):
+        return f"{text}; no held-out loss"
+    seeds = len(loss_gate.losses(case, arm.implementation))
+    text += f"; held-out {numbers.significant(held)} nats/token, n = {max(1, seeds)} "
+    text += "seeds" if seeds > 1 else "seed (no interval)"
+    gate = loss_gate.judge(case, arm)
+    return text if gate is None else f"{text}, {gate.interval} against FP32"
+
+
+def _peaks(cases: Sequence[Case]) -> str:
+    """Where a curve jumps: a loss after the first steps that is above where it began."""
+    found = []
+    for case in cases:
+        jumps = [
+            max(later, key=lambda point: point[1])
+            for arm in case.arms
+            if (points := curve(arm)) and (later := points[1:])
+            if max(loss for _, loss in later) > points[0][1]
+        ]
+        if jumps:
+            steps = sorted({step for step, _ in jumps})
+            where = f"step {steps[0]:g}" + (f" to {steps[-1]:g}" if len(steps) > 1 else "")
+            top = numbers.significant(max(loss for _, loss in jumps))
+            recipes = numbers.plural(len(jumps), "recipe")
+            found.append(f"{case.name}: the loss of {recipes} jumps to {top} at {where}. ")
+    return "".join(found)
 
 
 def _number(value: object) -> bool:

@@ -59,7 +59,7 @@ def _sheet(cases: list[Case], limits: ceilings.Ceilings, index: int, more: str) 
             )
             share = ceilings.utilization(case, arm, "flops_per_token", limits)
             if share is not None:
-                text += f", MFU {numbers.share(share)}"
+                text += f", MFU {numbers.share(share.value, share.low, share.high)}"
             ax.plot(
                 [rate.low / 1e3, rate.high / 1e3], [y, y], color=style.KINDS[kind], linewidth=1.6
             )
