@@ -100,6 +100,20 @@ def measure(
     supervisor.run(asked, out, log)
 
 
+@app.command(hidden=True)
+def ranks(
+    count: Annotated[int, typer.Argument(help="Ranks of this node.")],
+    nodes: Annotated[int, typer.Argument(help="Nodes of the step.")],
+    port: Annotated[int, typer.Argument(help="Of the first node.")],
+    addresses: Annotated[str, typer.Argument(help="Of the first two nodes, with a comma.")],
+    job: Annotated[Path, typer.Argument(help="The measuring process's job.json.")],
+) -> None:
+    """Run one node's ranks of a measuring process over several; Slurm starts it on each."""
+    from apexbench.jobs.ranks import on_a_node
+
+    raise typer.Exit(on_a_node(count, nodes, port, addresses.split(","), job))
+
+
 @app.command()
 def aggregate(
     results: Results = Path("results"),

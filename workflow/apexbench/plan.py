@@ -87,16 +87,50 @@ class Plan:
 
     @functools.cached_property
     def models(self) -> dict[str, dict[str, Any]]:
-        """The Transformer's cases by the model's name, ``-x<N>`` behind it on N GPUs."""
+        """The Transformer's cases by the model's name, ``-x<N>`` behind it on N GPUs.
+
+        On M nodes with N GPUs each it is ``-<M>x<N>``.
+        """
         found = {}
         for case in self.config.cases("transformer"):
             name = case["model"] if isinstance(case["model"], str) else case["model"]["name"]
-            found[f"{name}-x{case['gpus']}" if "gpus" in case else name] = case
+            nodes = case.get("nodes", "")
+            found[f"{name}-{nodes}x{case['gpus']}" if "gpus" in case else name] = case
         return found
 
     def gpus(self, model: str) -> int:
-        """How many GPUs of one node a model's training job needs."""
-        return int(self.models[model].get("gpus") or 1)
+        """How many GPUs a model's training job needs, on all its nodes."""
+        return int(self.models[model].get("gpus") or 1) * self.nodes(model)
+
+    def nodes(self, model: str) -> int:
+        """How many nodes a model's training job needs."""
+        return int(self.models[model].get("nodes") or 1)
+
+    def tasks(self, model: str) -> int | None:
+        """The tasks of a Slurm job on several nodes, one a node; None leaves one node's as it is.
+
+        The executor plugin then starts the job without srun, which the job does by itself: it takes
+        that for an MPI program.
+        """
+        return self.nodes(model) if self.nodes(model) > 1 else None
+
+    def check_nodes(self) -> None:
+        """Raise UserError where a model is to be trained on several nodes and cannot be."""
+        for model in self.models:
+            if (nodes := self.nodes(model)) == 1:
+                continue
+            if self.config.cluster == "none":
+                raise UserError(
+                    f"transformer.nodes is {nodes}, but only Slurm starts one training on several "
+                    "nodes: run `make slurm` on a cluster's login node (docs/slurm.md), or set "
+                    "transformer.nodes: 1."
+                )
+            if self.runtime.name in ("docker", "podman"):
+                raise UserError(
+                    f"transformer.nodes is {nodes}, but a {self.runtime.name} container has no "
+                    "network on which ranks of several nodes could meet: set runtime: apptainer or "
+                    "runtime: native, or transformer.nodes: 1."
+                )
 
     @property
     def indexes(self) -> list[str]:
@@ -128,7 +162,7 @@ class Plan:
         own = dict(self.models[model])
         settings = {**self.config.transformer, **own}
         case = {
-            **{key: value for key, value in own.items() if key in ("model", "recipes", "gpus")},
+            **{key: own[key] for key in ("model", "recipes", "gpus", "nodes") if key in own},
             "loss_steps": settings["loss_steps"],
             "seeds": math.ceil(settings["seeds"] / settings["processes"]),
             "corpus": settings["corpus"],
@@ -206,11 +240,16 @@ class Plan:
         found = Path("results/selfcheck/records").rglob("index.json")
         return sorted(str(path) for path in found)
 
-    def command(self, *, measuring: bool = False) -> str:
+    def training_command(self, model: str) -> str:
+        """The shell words that measure a model, on as many nodes as it needs."""
+        return self.command(measuring=True, nodes=self.nodes(model))
+
+    def command(self, *, measuring: bool = False, nodes: int = 1) -> str:
         """The shell words that run apexbench here, or inside the runtime with the device locked."""
         words = [sys.executable, "-m", "apexbench"]
         if measuring:
             words += ["exec", "--runtime", self.runtime.name, "--device", self.config.device]
+            words += ["--nodes", str(nodes)] if nodes > 1 else []
             if self.runtime.contained:
                 words += ["--image-record", str(Path.cwd() / planned.RECORD)]
                 words += ["--results", str(Path.cwd() / "results")]
@@ -269,6 +308,7 @@ def load(root: Path, overrides: Mapping[str, Any], in_job: bool = False) -> Plan
             model = config.gpu_model or "whichever GPU it gives"
             why = "its jobs go to Slurm" + (f", on {model}." if config.device == "cuda" else ".")
         plan = Plan(config, root, why, runtime)
+        plan.check_nodes()
         plan.check_corpus()
         plan.image.check_recipe()
         if not in_job:

@@ -11,9 +11,7 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -23,13 +21,11 @@ from typing import Any
 from apexbench import records
 from apexbench.cluster import fingerprint
 from apexbench.errors import UserError
-from apexbench.jobs import plain_paths
+from apexbench.jobs import launch
 from apexbench.jobs.progress import Progress
 from apexbench.jobs.provenance import gpu
 from apexbench.jobs.request import Request, Task
 from apexbench.jobs.worker import EXIT_DEVICE_LOST
-from apexbench.machine import apex_source
-from apexbench.measuring.beat import Beat
 
 MOST_RESTARTS_WITHOUT_PROGRESS = 3
 
@@ -78,8 +74,8 @@ def run(
     log.parent.mkdir(parents=True, exist_ok=True)
     for process in request.processes:
         own = [task for task in tasks if task.process == process]
-        for legacy in dict.fromkeys(_legacy(task) for task in own):
-            _measure(job, [task for task in own if _legacy(task) == legacy], progress)
+        for legacy in dict.fromkeys(launch.legacy(task) for task in own):
+            _measure(job, [task for task in own if launch.legacy(task) == legacy], progress)
     _check_kept(job)
     job.seconds["total"] = time.monotonic() - begin
     index = {
@@ -106,21 +102,6 @@ def run(
     }
     records.write_text_atomically(out, json.dumps(index, indent=1) + "\n")
     progress.finish(job.measured, len(tasks))
-
-
-def _legacy(task: Task) -> str | None:
-    """The level of apex.amp that a task's process is for: each has a process of its own."""
-    named = task.case.get("legacy")
-    return None if named in (None, "none") else str(named)
-
-
-def _environment(tasks: list[Task], scratch: Path) -> dict[str, str]:
-    """The child's environment; for apex.amp the Apex that still has it comes first on the path."""
-    found = plain_paths.environment(scratch)
-    if _legacy(tasks[0]) is None:
-        return found
-    paths = [str(apex_source.LEGACY_FOLDER), found.get("PYTHONPATH", "")]
-    return {**found, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def cache_folder(records_folder: Path) -> Path:
@@ -203,60 +184,31 @@ def _ending(status: int) -> str:
     return f"exit status {status}"
 
 
-def _module(request: Request) -> list[str]:
-    """What measures: one process, or one a GPU where the cases ask for several that are there."""
-    ranks = max((int(case.get("gpus") or 1) for case in request.cases), default=1)
-    if ranks > 1 and request.device == "cuda":
-        from apexbench.machine.gpu import visible_gpus
-
-        ranks = ranks if len(visible_gpus()) >= ranks else 1
-    return ["apexbench.jobs.ranks", str(ranks)] if ranks > 1 else ["apexbench.jobs.worker"]
-
-
 def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | None, Any]:
     """One measuring process; returns its exit status, the case it was at, its last heartbeat."""
-    with tempfile.TemporaryDirectory(prefix="apexbench-") as scratch:
-        beat = Beat(Path(scratch) / "beat")
-        readable, writable = os.pipe()
-        description = {
-            "request": asdict(job.request),
-            "folder": str(job.folder),
-            "beat": str(Path(scratch) / "beat"),
-            "events": writable,
-            "cache": str(cache_folder(job.folder)),
-            "until": job.until,
-            "tasks": [{**asdict(task), "lost": job.lost.get(task.key, {})} for task in tasks],
-        }
-        path = Path(scratch) / "job.json"
-        path.write_text(json.dumps(description), encoding="utf-8")
-        with job.log.open("ab") as log:
-            child = subprocess.Popen(
-                [
-                    plain_paths.interpreter(Path(scratch)),
-                    *("-m", *_module(job.request), str(path)),
-                ],
-                env=_environment(tasks, Path(scratch)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[writable],
-            )
-        os.close(writable)
+    cache = cache_folder(job.folder)
+    description = {
+        "request": asdict(job.request),
+        "folder": str(job.folder.absolute()),
+        "cache": str(cache),
+        "until": job.until,
+        "tasks": [{**asdict(task), "lost": job.lost.get(task.key, {})} for task in tasks],
+    }
+    with launch.measuring(job.request, description, tasks, job.log, cache) as process:
         current: str | None = None
         hung: tuple[int, str, str | None, float | None] | None = None
         try:
-            for event in _events(readable, child, beat):
+            for event in _events(process):
                 if event["event"] == "hung":
                     hung = (0, event["text"], event["implementation"], None)
-                    child.kill()
+                    process.end()
                     break
                 current = _note(job, event, current, progress)
         finally:
-            os.close(readable)
-            if hung is None and child.poll() is None and sys.exc_info()[0] is not None:
-                child.kill()
-            status = child.wait()
-        return status, current, hung or beat.read()
+            if hung is None and not process.over() and sys.exc_info()[0] is not None:
+                process.end()
+            status = process.status()
+        return status, current, hung or process.beat.read()
 
 
 def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progress) -> str | None:
@@ -285,13 +237,14 @@ def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progre
     return current
 
 
-def _events(handle: int, child: subprocess.Popen[bytes], beat: Beat) -> Iterator[dict[str, Any]]:
-    """Events of the child until it closes its end; ``hung`` when the heartbeat stands still."""
+def _events(process: launch.Measuring) -> Iterator[dict[str, Any]]:
+    """Events of the child until it ends; ``hung`` when the heartbeat stands still."""
     buffer, last, since = b"", -1, time.monotonic()
     while True:
-        ready, _, _ = select.select([handle], [], [], 1.0)
+        over = process.over()
+        ready, _, _ = select.select([process.readable], [], [], 0.0 if over else 1.0)
         if ready:
-            chunk = os.read(handle, 65536)
+            chunk = os.read(process.readable, 65536)
             if not chunk:
                 return
             buffer += chunk
@@ -299,7 +252,9 @@ def _events(handle: int, child: subprocess.Popen[bytes], beat: Beat) -> Iterator
             yield from (json.loads(line) for line in lines)
             since = time.monotonic()
             continue
-        count, phase, implementation, limit = beat.read()
+        if over:
+            return
+        count, phase, implementation, limit = process.beat.read()
         if count != last:
             last, since = count, time.monotonic()
         elif limit is not None and time.monotonic() - since > limit:
