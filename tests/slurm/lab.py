@@ -1,6 +1,7 @@
 """A real Slurm on this machine, for tests: ``lab.py up DIR``, ``lab.py down DIR``.
 
-One controller, one node, munge; no systemd, no accounting, GPUs declared over plain device files.
+One controller, two nodes, munge; no systemd, GPUs declared over plain device files. Both nodes are
+this machine: partition gpu has the first alone, partition pair has both.
 It installs Debian's packages where they are missing, refuses a machine that has a slurm.conf, and
 leaves nothing behind. Runs only when asked for: APEXBENCH_SLURM=1 or APEXBENCH_CI=1.
 """
@@ -22,6 +23,8 @@ PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 # The path that Slurm's commands were compiled with: the plugin's job step drops SLURM_CONF.
 ETC = Path("/etc/slurm")
 MARK = "# Written by apexbench's tests/slurm/lab.py"
+NODES = ("node1", "node2")
+DAEMONS = (*(f"slurmd.{node}" for node in NODES), "slurmctld", "munged")
 DEVICES = ("null", "zero", "full", "random")
 MINUTES_KEPT = 60
 TEMPLATE = Path(__file__).with_name("slurm.conf.in")
@@ -48,7 +51,7 @@ def up(folder: Path, etc: Path = ETC) -> None:
         raise LabError("only root can start Slurm's daemons: run it with sudo.")
     _refuse_a_cluster(etc)
     made = [place for place in (etc, *etc.parents) if not place.exists()]
-    for name in ("run", "log", "spool/ctld", "spool/d", "etc"):
+    for name in ("run", "log", "spool/ctld", *(f"spool/{node}" for node in NODES), "etc"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     # Whoever submits jobs must reach munge's socket.
     folder.chmod(0o755)
@@ -69,8 +72,9 @@ def down(folder: Path, etc: Path = ETC) -> None:
     conf = etc / "slurm.conf"
     if _ours(conf):
         _quiet("scancel", "--state=RUNNING", "--state=PENDING", "--user=root")
-        _quiet("scancel", "--partition=gpu")
-    for name in ("slurmd", "slurmctld", "munged"):
+        for partition in ("gpu", "pair"):
+            _quiet("scancel", f"--partition={partition}")
+    for name in DAEMONS:
         _end(folder / "run" / f"{name}.pid")
     for stray in _strays(folder):
         with contextlib.suppress(ProcessLookupError):
@@ -95,7 +99,7 @@ def _refuse_a_cluster(etc: Path) -> None:
     if not _ours(conf):
         raise LabError(f"{conf} is there: this machine belongs to a cluster, which is left alone.")
     earlier = Path(conf.read_text().splitlines()[0].removeprefix(f"{MARK} in "))
-    if any(_alive(earlier / "run" / f"{name}.pid") for name in ("slurmctld", "slurmd")):
+    if any(_alive(earlier / "run" / f"{name}.pid") for name in DAEMONS[:-1]):
         raise LabError(f"another lab runs in {earlier}: lab.py down {earlier} ends it.")
     down(earlier, etc)
 
@@ -144,7 +148,8 @@ def _configure(folder: Path, etc: Path) -> None:
         gpus=len(DEVICES),
     )
     (etc / "slurm.conf").write_text(text)
-    lines = [f"NodeName=localhost Name=gpu Type=fake File=/dev/{name}" for name in DEVICES]
+    nodes = ",".join(NODES)
+    lines = [f"NodeName={nodes} Name=gpu Type=fake File=/dev/{name}" for name in DEVICES]
     (etc / "gres.conf").write_text(f"{MARK} in {folder}\n" + "\n".join(lines) + "\n")
 
 
@@ -164,10 +169,13 @@ def _start(folder: Path, etc: Path) -> None:
     )
     conf = str(etc / "slurm.conf")
     _daemon("slurmctld", "-c", "-f", conf)
-    _daemon("slurmd", "-N", "localhost", "-f", conf)
+    for node in NODES:
+        _daemon("slurmd", "-N", node, "-f", conf)
     end = time.monotonic() + 30
     while time.monotonic() < end:
-        if "idle" in _quiet("sinfo", "--noheader", "--format=%T"):
+        if _quiet("sinfo", "--noheader", "--Node", "--partition=pair", "--format=%T").split() == [
+            "idle"
+        ] * len(NODES):
             return
         time.sleep(0.1)
     said = "; ".join(_lines(folder / "log/slurmctld.log")[-2:])

@@ -88,7 +88,7 @@ def execute(
         words += ["--image-record", str(image_record)] if image_record is not None else []
         way = steps.entrance([*words, "--"])
         chosen, job = (
-            RUNTIMES["native"],
+            RUNTIMES["native"](),
             dataclasses.replace(job, environment={**job.environment, **way}, image=None),
         )
     elif network:

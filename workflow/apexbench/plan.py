@@ -49,6 +49,8 @@ DEPENDS = {
     "cross_entropy": (*SHARED, *APEX, "liger_kernel"),
 }
 """Fingerprint keys a component's measurements depend on; the others on SHARED and APEX."""
+CASE = ("model", "recipes", "gpus", "nodes")
+"""What of a model's grid stands in its case as it is."""
 OUTSIDE = ("driver", "gpus", "cpu", "threads")
 """The keys that hold for a container too; what is in it goes by the image's id."""
 
@@ -162,7 +164,7 @@ class Plan:
         own = dict(self.models[model])
         settings = {**self.config.transformer, **own}
         case = {
-            **{key: own[key] for key in ("model", "recipes", "gpus", "nodes") if key in own},
+            **{key: value for key, value in own.items() if key in CASE},
             "loss_steps": settings["loss_steps"],
             "seeds": math.ceil(settings["seeds"] / settings["processes"]),
             "corpus": settings["corpus"],

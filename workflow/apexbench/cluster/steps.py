@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from apexbench.cluster.queue import ask
 from apexbench.errors import UserError
@@ -82,7 +83,7 @@ def argv(given: Nodes, command: Sequence[str]) -> list[str]:
     ]
     if given.cores:  # srun does not take it over from sbatch
         words.append(f"--cpus-per-task={given.cores}")
-    return [*words, *_entrance()["words"], *command]
+    return [*words, *_entrance(os.environ)["words"], *command]
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -97,8 +98,8 @@ def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     return found if shown is None else {**found, "CUDA_VISIBLE_DEVICES": shown}
 
 
-def _entrance(environment: Mapping[str, str] = os.environ) -> dict[str, object]:
+def _entrance(environment: Mapping[str, str]) -> dict[str, Any]:
     if text := environment.get(STEP):
-        return json.loads(text)  # type: ignore[no-any-return]
+        return dict(json.loads(text))
     shown = environment.get("CUDA_VISIBLE_DEVICES")
     return {"words": [sys.executable, "-m", "apexbench"], "devices": shown}
