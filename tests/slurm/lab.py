@@ -1,9 +1,10 @@
-"""A real Slurm on this machine, for tests: ``lab.py up DIR``, ``lab.py down DIR``.
+"""A real Slurm on this machine, for tests: ``lab.py up DIR [accounting]``, ``lab.py down DIR``.
 
 One controller, two nodes, munge; no systemd, GPUs declared over plain device files. Both nodes are
 this machine: partition gpu has the first alone, partition pair has both.
 It installs Debian's packages where they are missing, refuses a machine that has a slurm.conf, and
 leaves nothing behind. Runs only when asked for: APEXBENCH_SLURM=1 or APEXBENCH_CI=1.
+``accounting`` adds slurmdbd with a MariaDB of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
@@ -25,6 +27,10 @@ ETC = Path("/etc/slurm")
 MARK = "# Written by apexbench's tests/slurm/lab.py"
 NODES = ("node1", "node2")
 DAEMONS = (*(f"slurmd.{node}" for node in NODES), "slurmctld", "munged")
+ACCOUNTING_DAEMONS = ("slurmdbd", "mariadbd")
+NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none\n"
+# MariaDB's package makes it, and leaves it when it is purged without a person to ask.
+DATABASE = Path("/var/lib/mysql")
 DEVICES = ("null", "zero", "full", "random")
 MINUTES_KEPT = 60
 TEMPLATE = Path(__file__).with_name("slurm.conf.in")
@@ -39,7 +45,7 @@ def asked_for() -> bool:
     return "1" in (os.environ.get("APEXBENCH_SLURM"), os.environ.get("APEXBENCH_CI"))
 
 
-def up(folder: Path, etc: Path = ETC) -> None:
+def up(folder: Path, etc: Path = ETC, accounted: bool = False) -> None:
     """Start Slurm with its files in ``folder``; return once its node takes jobs.
 
     Raises LabError where it was not asked for, on a machine with a slurm.conf, or when a daemon
@@ -49,6 +55,8 @@ def up(folder: Path, etc: Path = ETC) -> None:
         raise LabError("set APEXBENCH_SLURM=1: this installs packages and starts daemons.")
     if os.geteuid() != 0:
         raise LabError("only root can start Slurm's daemons: run it with sudo.")
+    import accounting
+
     _refuse_a_cluster(etc)
     made = [place for place in (etc, *etc.parents) if not place.exists()]
     for name in ("run", "log", "spool/ctld", *(f"spool/{node}" for node in NODES), "etc"):
@@ -57,11 +65,15 @@ def up(folder: Path, etc: Path = ETC) -> None:
     folder.chmod(0o755)
     (folder / "run").chmod(0o755)
     try:
-        _install(folder)
+        if accounted:
+            made += [] if DATABASE.exists() else [DATABASE]
+        _install(folder, (*PACKAGES, *accounting.PACKAGES) if accounted else PACKAGES)
         etc.mkdir(parents=True, exist_ok=True)
         (folder / "made").write_text("\n".join(map(str, made)))
-        _configure(folder, etc)
-        _start(folder, etc)
+        if accounted and accounting.keeps_limits():
+            accounting.limit_memory(folder, etc)
+        _configure(folder, etc, accounting.slurm_conf(folder) if accounted else NO_ACCOUNTING)
+        _start(folder, etc, accounting.start if accounted else None)
     except BaseException:
         down(folder, etc)
         raise
@@ -69,24 +81,30 @@ def up(folder: Path, etc: Path = ETC) -> None:
 
 def down(folder: Path, etc: Path = ETC) -> None:
     """End the daemons and their jobs, and remove everything that ``up`` made."""
+    import accounting
+
     conf = etc / "slurm.conf"
     if _ours(conf):
         _quiet("scancel", "--state=RUNNING", "--state=PENDING", "--user=root")
         for partition in ("gpu", "pair"):
             _quiet("scancel", f"--partition={partition}")
-    for name in DAEMONS:
+    for name in (*DAEMONS[:-1], *ACCOUNTING_DAEMONS, DAEMONS[-1]):
         _end(folder / "run" / f"{name}.pid")
     for stray in _strays(folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(stray, signal.SIGKILL)
     if _ours(conf):
         conf.unlink()
-        (etc / "gres.conf").unlink(missing_ok=True)
+        accounting.forget_limits()
+        for name in ("gres.conf", "slurmdbd.conf", "cgroup.conf"):
+            (etc / name).unlink(missing_ok=True)
     installed = _lines(folder / "installed")
     if installed:
         with contextlib.suppress(LabError):
             _apt("purge", "-y", "-q", "-o", "DPkg::Lock::Timeout=120", *installed)
     for place in map(Path, _lines(folder / "made")):
+        if place == DATABASE:
+            shutil.rmtree(place, ignore_errors=True)
         with contextlib.suppress(OSError):
             place.rmdir()
     shutil.rmtree(folder, ignore_errors=True)
@@ -104,8 +122,8 @@ def _refuse_a_cluster(etc: Path) -> None:
     down(earlier, etc)
 
 
-def _install(folder: Path) -> None:
-    missing = [name for name in PACKAGES if not _installed(name)]
+def _install(folder: Path, packages: Sequence[str]) -> None:
+    missing = [name for name in packages if not _installed(name)]
     if not missing:
         return
     if shutil.which("apt-get") is None:
@@ -139,13 +157,15 @@ def _installed(package: str) -> bool:
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout == "installed"
 
 
-def _configure(folder: Path, etc: Path) -> None:
+def _configure(folder: Path, etc: Path, accounted: str) -> None:
     text = TEMPLATE.read_text().format(
         mark=MARK,
         folder=folder,
-        cluster=_cluster(folder),
+        cluster=cluster_name(folder),
         kept=MINUTES_KEPT * 60,
         gpus=len(DEVICES),
+        accounting=accounted,
+        tasks="task/cgroup" if (etc / "cgroup.conf").exists() else "task/none",
     )
     (etc / "slurm.conf").write_text(text)
     nodes = ",".join(NODES)
@@ -153,12 +173,12 @@ def _configure(folder: Path, etc: Path) -> None:
     (etc / "gres.conf").write_text(f"{MARK} in {folder}\n" + "\n".join(lines) + "\n")
 
 
-def _start(folder: Path, etc: Path) -> None:
+def _start(folder: Path, etc: Path, beside: Callable[[Path, Path], None] | None) -> None:
     key = folder / "etc/munge.key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o600)
     run = folder / "run"
-    _daemon(
+    daemon(
         "munged",
         "--force",
         f"--key-file={key}",
@@ -167,10 +187,12 @@ def _start(folder: Path, etc: Path) -> None:
         f"--log-file={folder}/log/munged.log",
         f"--seed-file={run}/munged.seed",
     )
+    if beside is not None:
+        beside(folder, etc)
     conf = str(etc / "slurm.conf")
-    _daemon("slurmctld", "-c", "-f", conf)
+    daemon("slurmctld", "-c", "-f", conf)
     for node in NODES:
-        _daemon("slurmd", "-N", node, "-f", conf)
+        daemon("slurmd", "-N", node, "-f", conf)
     end = time.monotonic() + 30
     while time.monotonic() < end:
         if _quiet("sinfo", "--noheader", "--Node", "--partition=pair", "--format=%T").split() == [
@@ -182,7 +204,7 @@ def _start(folder: Path, etc: Path) -> None:
     raise LabError(f"Slurm's node takes no jobs after 30 s: {said}")
 
 
-def _daemon(*command: str) -> None:
+def daemon(*command: str) -> None:
     # Daemons must not hold the caller's pipes open.
     done = subprocess.run(
         command,
@@ -240,7 +262,7 @@ def _alive(path: Path) -> bool:
         name = Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return False
-    return name.startswith(("slurm", "munge"))
+    return name.startswith(("slurm", "munge", "mariadb"))
 
 
 def _end(path: Path) -> None:
@@ -254,7 +276,7 @@ def _end(path: Path) -> None:
         time.sleep(0.1)
 
 
-def _cluster(folder: Path) -> str:
+def cluster_name(folder: Path) -> str:
     """The cluster's name, by which the jobs of this lab are told from another's."""
     return f"lab{zlib.crc32(str(folder).encode()):08x}"
 
@@ -264,7 +286,7 @@ def _strays(folder: Path) -> list[int]:
 
     Without cgroups Slurm loses sight of a process whose parent ended.
     """
-    mark = f"\0SLURM_CLUSTER_NAME={_cluster(folder)}\0".encode()
+    mark = f"\0SLURM_CLUSTER_NAME={cluster_name(folder)}\0".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -276,11 +298,14 @@ def _strays(folder: Path) -> list[int]:
 
 def main(arguments: list[str]) -> int:
     """``up DIR`` or ``down DIR``; the exit status."""
-    if len(arguments) != 2 or arguments[0] not in ("up", "down"):
-        print("usage: lab.py up DIR | lab.py down DIR", file=sys.stderr)
+    command, *rest = arguments or [""]
+    accounted = command == "up" and rest[1:] == ["accounting"]
+    if command not in ("up", "down") or len(rest) != 1 + accounted:
+        print("usage: lab.py up DIR [accounting] | lab.py down DIR", file=sys.stderr)
         return 2
+    folder = Path(rest[0]).absolute()
     try:
-        (up if arguments[0] == "up" else down)(Path(arguments[1]).absolute())
+        up(folder, accounted=accounted) if command == "up" else down(folder)
     except LabError as error:
         print(f"lab.py: {error}", file=sys.stderr)
         return 1
