@@ -302,6 +302,26 @@ def test_a_job_that_a_signal_ended_says_which(monkeypatch, tmp_path):
     assert "FAILED on gpu07 (signal 9): read the log" in lost.find([log])[0].reason
 
 
+OOM = "slurmstepd-gpu07: error: Detected 1 oom-kill event(s) in StepId=13.0. Some of your processes"
+
+
+@pytest.mark.parametrize("sacct", ["printf 'FAILED\\nFAILED\\nOUT_OF_MEMORY\\n'", "exit 1"])
+def test_a_job_whose_step_ran_out_of_memory_says_so(monkeypatch, tmp_path, sacct):
+    commands(tmp_path / "bin", monkeypatch, sacct=sacct, scontrol="echo MinMemoryNode=300M")
+    slurms = tmp_path / "slurm_logs/13.log"
+    slurms.parent.mkdir()
+    slurms.write_text("" if "OUT" in sacct else OOM)
+    log = tmp_path / "snakemake.log"
+    text = LOG.format(state="FAILED")
+    log.write_text(text.replace("/x/.snakemake/slurm_logs/rule_layer_norm/13.log", str(slurms)))
+    ended = lost.find([log])[0]
+    assert (ended.state, ended.status) == ("OUT_OF_MEMORY", "out_of_memory")
+    assert "OUT_OF_MEMORY (memory 300M): raise mem_mb for layer_norm under" in ended.reason
+    slurms.write_text("all well")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert lost.find([log])[0].state == "FAILED"
+
+
 def test_a_job_that_slurm_forgot_keeps_its_state(monkeypatch, tmp_path):
     commands(tmp_path / "bin", monkeypatch, scontrol="echo 'Invalid job id' >&2; exit 1")
     log = tmp_path / "snakemake.log"

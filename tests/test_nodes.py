@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import sys
-import types
-from pathlib import Path
 
 import pytest
 
 from apexbench import owner, records
-from apexbench import plan as plans
 from apexbench.cluster import steps
 from apexbench.config import load
 from apexbench.errors import UserError
@@ -23,6 +20,7 @@ from apexbench.runtimes.apptainer import Apptainer
 from apexbench.runtimes.decide import NATIVE, Decision
 from apexbench.runtimes.runtime import Job
 from conftest import ROOT
+from pipeline import Project
 
 # What the job 7 of nodes n1 and n2 is told; both are this machine.
 SCONTROL = """\
@@ -119,3 +117,121 @@ def test_two_nodes_learn_as_one_process_and_the_record_names_both(tmp_path, job_
     )
     assert " ranks 1 2 " in seen
     assert not list((tmp_path / ".cache").glob("apexbench-*"))
+
+
+def test_a_rank_that_dies_on_the_second_node_is_told_by_its_own_signal(tmp_path):
+    (tmp_path / "status-0").write_text("20.5 1")
+    (tmp_path / "status-1").write_text("20.25 -11")
+    assert ranks.first_failure(tmp_path) == -11
+    (tmp_path / "status-1").unlink()
+    assert ranks.first_failure(tmp_path) == 1
+    assert ranks.first_failure(tmp_path / "none") is None
+
+
+def test_outside_of_a_job_or_on_too_few_nodes_is_one_sentence(job_of_two_nodes, monkeypatch):
+    assert steps.nodes(2) == steps.Nodes(("n1", "n2"), ("127.0.0.1", "127.0.0.1"), 1)
+    with pytest.raises(UserError, match=r"nodes is 3, but Slurm job 7 has 2 \(n\[1-2\]\)"):
+        steps.nodes(3)
+    monkeypatch.delenv("SLURM_JOB_ID")
+    with pytest.raises(UserError, match="this is no Slurm job: run `make slurm`"):
+        steps.nodes(2)
+
+
+def test_a_step_has_the_jobs_identity_and_not_another_steps_defaults(monkeypatch):
+    way = steps.entrance(["enter", "--"], {"CUDA_VISIBLE_DEVICES": "0,1"})
+    given = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "9", "SRUN_CPU_BIND": "x", "HOME": "/root"}
+    # A native run shows the first node's GPUs by UUID, which mean nothing on the second.
+    found = steps.variables({**given, **way, "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"})
+    expected = {"SLURM_JOB_ID": "7", "HOME": "/root", "CUDA_VISIBLE_DEVICES": "0,1"}
+    assert found == {**expected, **way}
+    monkeypatch.setenv(steps.STEP, way[steps.STEP])
+    words = steps.argv(steps.Nodes(("a", "b"), ("a", "b"), 8), ["ranks", "4"])
+    assert words[0] == "srun"
+    assert words[-5:] == ["--cpus-per-task=8", "enter", "--", "ranks", "4"]
+    assert "CUDA_VISIBLE_DEVICES" not in steps.variables(
+        {"CUDA_VISIBLE_DEVICES": "GPU-1"} | steps.entrance([], {})
+    )
+
+
+def planned(tmp_path, runtime=NATIVE, **settings):
+    (tmp_path / "config.yaml").write_text("{}\n")
+    own = {"models": ["tiny"], "recipes": ["scaling"], "gpus": 4, "nodes": 2}
+    config = load(tmp_path, {"preset": "quick", "transformer": own, "device": "cpu", **settings})
+    return Plan(config, tmp_path, "", runtime)
+
+
+def test_a_plan_asks_for_nodes_tasks_and_every_gpu(tmp_path):
+    plan = planned(tmp_path, cluster="slurm")
+    plan.check_nodes()
+    assert list(plan.models) == ["tiny-2x4"]
+    assert (plan.nodes("tiny-2x4"), plan.tasks("tiny-2x4"), plan.gpus("tiny-2x4")) == (2, 2, 8)
+    assert " --nodes 2 -- " in f"{plan.training_command('tiny-2x4')} "
+    one = planned(tmp_path, cluster="slurm", transformer={"models": ["tiny"], "gpus": 1})
+    assert (one.nodes("tiny"), one.tasks("tiny"), one.gpus("tiny")) == (1, None, 1)
+    assert one.training_command("tiny") == one.command(measuring=True)
+
+
+def test_several_nodes_without_slurm_or_network_are_refused(tmp_path):
+    with pytest.raises(UserError, match="only Slurm starts one training on several nodes: run"):
+        planned(tmp_path).check_nodes()
+    with pytest.raises(UserError, match="a docker container has no network"):
+        planned(tmp_path, Decision("docker", ""), cluster="slurm").check_nodes()
+    planned(tmp_path, Decision("apptainer", ""), cluster="slurm").check_nodes()
+
+
+def test_a_profile_that_allows_fewer_gpus_is_refused(tmp_path):
+    plan = planned(tmp_path, cluster="slurm")
+    with pytest.raises(UserError, match=r"tiny-2x4 trains on 8 GPUs, but .* set gpu: 8 there"):
+        owner._begin_on_cluster(plan, 4)
+
+
+def test_only_such_a_job_gives_apptainer_the_network():
+    job = Job(("machine",), ROOT, ROOT / "r", ROOT / "s", "name", image="/x.sif")
+    assert "--network=none" in Apptainer().argv(job)
+    several = dataclasses.replace(job, network=True)
+    assert not [word for word in Apptainer().argv(several) if "net" in word]
+
+
+def test_gpus_of_two_models_or_too_few_are_refused(monkeypatch):
+    pytest.importorskip("torch")
+    from apexbench.transformer.distributed import check_alike
+
+    places = [{"rank": n, "node": f"n{n}", "device_name": name} for n, name in enumerate("AAB")]
+    check_alike(places[:2])
+    with pytest.raises(UserError, match="rank 2 on n2 has B, rank 0 on n0 has A: ask for nodes"):
+        check_alike(places)
+    one = Gpu(0, "GPU-1", "NVIDIA H200", None, "9.0", None)
+    monkeypatch.setattr("apexbench.machine.gpu.visible_gpus", lambda: [one])
+    ranks._check_gpus(1, 2)
+    with pytest.raises(UserError, match=r"given 1 GPUs for 4 ranks .*--gpus-per-node=4.* to 8 at"):
+        ranks._check_gpus(4, 2)
+
+
+def test_the_interface_is_the_one_that_leads_there():
+    assert ranks.interface("127.0.0.1") == "lo"
+    assert ranks.interface("no-such-host.invalid") is None
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize("where", ["login", "node"])
+def test_the_image_is_built_where_the_profile_says(tmp_path, where):
+    pytest.importorskip("snakemake_executor_plugin_slurm")
+    tools, seen = tmp_path / "bin", tmp_path / "seen"
+    tools.mkdir()
+    for name, text in {
+        "apptainer": f"echo built here >> {seen}; exit 9",
+        "sbatch": f'echo "sbatch $*" >> {seen}; echo refused >&2; exit 1',
+        **dict.fromkeys(("sacctmgr", "scontrol", "sinfo", "squeue", "sshare"), "true"),
+    }.items():
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    project = Project(tmp_path / "bench")
+    sif = tmp_path / "apexbench.sif"
+    sif.touch()
+    project.configure(f"image: {{sif: {sif}, build_on: {where}}}\nruntime: apptainer\n")
+    project.environment["PATH"] = f"{tools}:{os.environ['PATH']}"
+    told = project.run("--workflow-profile", "profiles/slurm", "--", "results/image.json").stdout
+    lines = seen.read_text() if seen.exists() else ""
+    assert ("sbatch " in lines) == (where == "node"), told
+    assert "rule_image" in lines or where == "login"
+    assert ("built here" in lines) == (where == "login"), told

@@ -12,6 +12,7 @@ import lab
 
 PACKAGES = ("slurmdbd", "mariadb-server")
 PORT = 16820
+ACCOUNT = "lab"
 SLURM_CONF = """\
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=localhost
@@ -93,6 +94,10 @@ def start(folder: Path, etc: Path) -> None:
     # libmariadb has no setting of slurmdbd's for a socket but its own variable.
     lab.daemon("env", f"MYSQL_UNIX_PORT={socket}", "slurmdbd")
     _until("sacctmgr", "--immediate", "add", "cluster", lab.cluster_name(folder))
+    # The executor plugin refuses an account that accounting does not know.
+    _done("sacctmgr", "--immediate", "add", "account", ACCOUNT)
+    user = os.environ.get("SUDO_USER", "root")
+    _done("sacctmgr", "--immediate", "add", "user", user, f"account={ACCOUNT}")
 
 
 def _until(*command: str, seconds: float = 30) -> None:
