@@ -43,10 +43,8 @@ def test_two_nodes_train_one_model_with_the_loss_of_one_process(slurm, python, t
     pytest.importorskip("torch")
     project = SlurmProject(tmp_path / "bench", python)
     project.edit({"    mem_mb: 300\n": ON_BOTH})
-    wait = "slurm-init-seconds-before-status-checks: {}\n"
-    project.edit({wait.format(5): wait.format(15)})
     project.configure(CONFIG.replace("OTHERS", all_disabled()))
-    done = project.run("--", INDEX)
+    done = project.run("--slurm-init-seconds-before-status-checks", "4", "--", INDEX)
     log = project.folder / "results/logs/transformer-mini-2x1-p0.log"
     assert done.returncode == 0, done.stdout + (log.read_text() if log.exists() else "")
     [(job, rule)] = project.jobs("COMPLETED").items()
