@@ -51,11 +51,10 @@ def running_slurm(folder: Path, *options: str) -> Iterator[Path]:
     require(lab.asked_for(), "set APEXBENCH_SLURM=1 to install and start a Slurm here")
     as_root = [] if os.geteuid() == 0 else ["sudo", "-n", "env", "APEXBENCH_SLURM=1"]
     command = [*as_root, sys.executable, str(Path(lab.__file__))]
-    up = subprocess.run(
-        [*command, "up", str(folder), *options], capture_output=True, text=True, check=False
-    )
-    require(up.returncode == 0, f"Slurm cannot be started here: {up.stderr.strip()}")
+    begin = [*command, "up", str(folder), *options]
     try:
+        up = subprocess.run(begin, capture_output=True, text=True, check=False)
+        require(up.returncode == 0, f"Slurm cannot be started here: {up.stderr.strip()}")
         yield folder
     finally:
         subprocess.run([*command, "down", str(folder)], check=True)
