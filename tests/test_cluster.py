@@ -395,13 +395,14 @@ def test_the_lab_starts_only_when_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["ClusterName=theirs\n", ""])
-def test_the_lab_leaves_another_slurm_conf_alone(tmp_path, monkeypatch, text):
+@pytest.mark.parametrize("name", ["slurm.conf", "slurmdbd.conf", "gres.conf"])
+def test_the_lab_leaves_another_slurm_conf_alone(tmp_path, monkeypatch, text, name):
     monkeypatch.syspath_prepend(str(ROOT / "tests/slurm"))
     monkeypatch.setenv("APEXBENCH_SLURM", "1")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     import lab as module
 
-    conf = tmp_path / "etc/slurm.conf"
+    conf = tmp_path / "etc" / name
     conf.parent.mkdir()
     conf.write_text(text)
     with pytest.raises(module.LabError, match="belongs to a cluster, which is left alone"):

@@ -31,6 +31,7 @@ ACCOUNTING_DAEMONS = ("slurmdbd", "mariadbd")
 NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none\n"
 # MariaDB's package makes it, and leaves it when it is purged without a person to ask.
 DATABASE = Path("/var/lib/mysql")
+BESIDE = ("gres.conf", "slurmdbd.conf", "cgroup.conf")
 DEVICES = ("null", "zero", "full", "random")
 MINUTES_KEPT = 60
 TEMPLATE = Path(__file__).with_name("slurm.conf.in")
@@ -96,8 +97,8 @@ def down(folder: Path, etc: Path = ETC) -> None:
     if _ours(conf):
         conf.unlink()
         accounting.forget_limits()
-        for name in ("gres.conf", "slurmdbd.conf", "cgroup.conf"):
-            (etc / name).unlink(missing_ok=True)
+        for path in filter(_ours, (etc / name for name in BESIDE)):
+            path.unlink()
     installed = _lines(folder / "installed")
     if installed:
         with contextlib.suppress(LabError):
@@ -112,10 +113,12 @@ def down(folder: Path, etc: Path = ETC) -> None:
 
 def _refuse_a_cluster(etc: Path) -> None:
     conf = etc / "slurm.conf"
+    for path in (conf, *(etc / name for name in BESIDE)):
+        if path.exists() and not _ours(path):
+            why = "this machine belongs to a cluster, which is left alone"
+            raise LabError(f"{path} is there: {why}.")
     if not conf.exists():
         return
-    if not _ours(conf):
-        raise LabError(f"{conf} is there: this machine belongs to a cluster, which is left alone.")
     earlier = Path(conf.read_text().splitlines()[0].removeprefix(f"{MARK} in "))
     if any(_alive(earlier / "run" / f"{name}.pid") for name in DAEMONS[:-1]):
         raise LabError(f"another lab runs in {earlier}: lab.py down {earlier} ends it.")
@@ -313,4 +316,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    import lab  # under the name that accounting.py knows, so that both mean one LabError
+
+    sys.exit(lab.main(sys.argv[1:]))
