@@ -77,8 +77,6 @@ def test_what_sacct_knows_of_lost_jobs_is_reported_and_the_rest_resumes(slurm, p
     assert f"toy_b: Slurm job {jobs['toy_b']} ended as TIMEOUT on node1 (limit 00:01:00)" in told
     assert f"toy_c: Slurm job {jobs['toy_c']} ended as OUT_OF_MEMORY on node1 (memory 900M)" in told
     assert "raise mem_mb for toy_c under set-resources in the profile" in told
-    page = (project.folder / "results/partial/report.html").read_text()
-    assert f"Slurm job {jobs['toy_b']} ended as TIMEOUT" in page
 
     hold.unlink()
     project.edit({"    mem_mb: 900\n": "    mem_mb: 6000\n"})
