@@ -4,9 +4,6 @@
 # PYTHON=python3.13 names the Python that .venv is made from; once made, .venv stays with it.
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(shell test -x .venv/bin/python && echo .venv/bin/python || echo python3)
-CHOSEN :=
-else
-CHOSEN := $(PYTHON)
 endif
 # Flags for making .venv, for example --system-site-packages with TORCH=0 to use a PyTorch container's torch.
 VENV_FLAGS ?=
@@ -24,8 +21,10 @@ SOAK_FLAGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# The stamps name what they were made for, so that a moved folder or another PYTHON installs again.
-KEY := $(shell printf '%s' "$$PWD $(CHOSEN)" | cksum | cut -d ' ' -f 1)
+# The stamps name what they were made for, so that a moved folder or another Python installs again: which
+# one it is, not how PYTHON spells it, and of a virtual environment the one that it was made from.
+INTERPRETER := $(shell '$(PYTHON)' -I -c 'import sys; print(sys.base_prefix, sys.version)' 2>/dev/null)
+KEY := $(shell printf '%s' "$$PWD $(subst ",,$(INTERPRETER))" | cksum | cut -d ' ' -f 1)
 BASE := .venv/.installed-$(KEY)
 DEV := .venv/.installed-dev-$(KEY)
 WITH_SLURM := .venv/.installed-slurm-$(KEY)
@@ -46,7 +45,7 @@ help:
 	@echo 'make test       run the tests'
 	@echo 'make doctor     say what this machine has and what each missing part would bring'
 	@echo 'make paper      rebuild the reports of results/reference/ (needs no GPU and no torch)'
-	@echo 'make reference  copy the last run into results/reference/<machine>/'
+	@echo 'make reference  copy the last run into results/reference/<machine>/ (FORCE=1: replace another run)'
 	@echo 'make image      build the image with Apex now (make report does it where an engine is chosen)'
 	@echo 'make apex       without an engine: compile the pinned Apex into .venv (needs nvcc, g++, git)'
 	@echo 'make install    only install into .venv'
@@ -91,13 +90,14 @@ apex: install
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m apexbench image native
 
 reference: install
-	@$(BIN)/python -m apexbench reference
+	@$(BIN)/python -m apexbench reference $(if $(FORCE),--force)
 
 paper: $(BASE)
 	@set -e; for records in results/reference/*/; do \
 		if [ ! -d "$$records" ]; then echo 'results/reference/ holds no run: make one with `make reference`.' >&2; exit 2; fi; \
 		machine=$$(basename "$$records"); \
 		$(BIN)/python -m apexbench report --records "results/reference/$$machine" --out "results/report/$$machine"; \
+		printf 'report: %s\n' "$$PWD/results/report/$$machine/report.html" "$$PWD/results/report/$$machine/report.pdf"; \
 	done
 
 lint: $(DEV)

@@ -2,204 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import random
-from pathlib import Path
 from typing import Any
 
-from apexbench import records
-from apexbench.records import Cell, Check, Comparison, Parity, Quantity, Record, Work
+from apexbench.records import Record, Work
+from record_parts import MS, cell, compare, lost, provenance, quantity, record, write_run
+from record_training import LADDER, transformer
 
-MS = 1_000_000
+__all__ = [
+    "LADDER",
+    "MS",
+    "amp",
+    "ceilings",
+    "cell",
+    "compare",
+    "cpu_records",
+    "gpu_records",
+    "lost",
+    "norms",
+    "optimizer",
+    "provenance",
+    "quantity",
+    "record",
+    "transformer",
+    "write_run",
+]
 COPY, BF16, FP16, TF32, FP32 = 4.0e12, 800e12, 790e12, 400e12, 50e12
-
-
-def provenance(device: str = "cuda", **changed: Any) -> dict[str, Any]:
-    """Where an invented record comes from."""
-    gpu = device == "cuda"
-    return {
-        "run": "run-0001",
-        "machine": "test-gpu" if gpu else "cpu-test",
-        "device": device,
-        "device_name": "Test GPU 9000" if gpu else "Test CPU 8-Core",
-        "gpu_uuid": "GPU-00000000-0000-0000-0000-000000000000" if gpu else None,
-        "node": "node1",
-        "started": "2026-12-01T04:00:00Z",
-        "finished": "2026-12-01T04:09:00Z",
-        "seed": 0,
-        "torch": "2.11.0+cu130" if gpu else "2.13.0+cpu",
-        "cuda": "13.0" if gpu else None,
-        "cudnn": "9.13.0" if gpu else None,
-        "triton": "3.6.0" if gpu else None,
-        "python": "3.12.3",
-        "driver": "580.0" if gpu else None,
-        "apex": {
-            "state": "compiled" if gpu else "absent",
-            "commit": "6424da3b4faa6c8f062da4a48c424fff3f02d42d" if gpu else None,
-            "modules": ["amp_C", "fused_layer_norm_cuda"] if gpu else [],
-            "sentence": "Apex 6424da3b is compiled." if gpu else "Apex is not installed.",
-            "remedy": None if gpu else "Use a machine with an NVIDIA GPU.",
-        },
-        "apexbench": "0.1.0",
-        "source": "0" * 16,
-        "config_hash": "1" * 16,
-        "preset": "full" if gpu else "quick",
-        "runtime": "native",
-        "image": None,
-        **changed,
-    }
-
-
-def quantity(value: float, rounds: int = 40, spread: float = 0.002, seed: int = 0) -> Quantity:
-    """``rounds`` samples around ``value`` ns, one call each."""
-    rng = random.Random(seed)
-    samples = [max(1, round(value * rng.lognormvariate(0, spread))) for _ in range(rounds)]
-    middle = sorted(samples)[rounds // 2]
-    return Quantity(
-        timer="cuda_event",
-        calls_per_sample=1,
-        samples=samples,
-        value=float(middle),
-        low=middle * (1 - spread),
-        high=middle * (1 + spread),
-    )
-
-
-def cell(
-    implementation: str,
-    value: float,
-    package: str = "torch",
-    kind: str = "device_time",
-    seed: int = 0,
-    **changed: Any,
-) -> Cell:
-    """An ``ok`` cell that takes ``value`` ns."""
-    return Cell(
-        **{
-            "implementation": implementation,
-            "package": package,
-            "status": "ok",
-            "description": f"{package} {implementation}",
-            "parity": Parity(True, "4·eps·sqrt(n)", [Check("output", 1e-7, 1e-5)]),
-            "quantities": {kind: quantity(value, seed=seed)},
-            "peak_memory_bytes": 2**30,
-            **changed,
-        }
-    )
-
-
-def lost(implementation: str, package: str, status: str, reason: str, remedy: str | None) -> Cell:
-    """A cell without a measurement."""
-    return Cell(implementation, package, status, reason=reason, remedy=remedy)
-
-
-def compare(
-    kind: str, name: str, baseline: str, members: list[Cell], own: Cell, margin: float = 0.01
-) -> Comparison:
-    """``own`` against the strongest member, ± 0.4 %."""
-    best = min(member.quantities[kind].value for member in members)
-    ratio = best / own.quantities[kind].value
-    low, high = ratio * 0.996, ratio * 1.004
-    if low > 1 + margin:
-        verdict = "faster"
-    elif high < 1 / (1 + margin):
-        verdict = "slower"
-    else:
-        verdict = "same" if low >= 1 / (1 + margin) and high <= 1 + margin else "unclear"
-    return Comparison(
-        kind,
-        name,
-        baseline,
-        [member.implementation for member in members],
-        ratio,
-        low,
-        high,
-        margin,
-        verdict,
-        40,
-    )
-
-
-def record(
-    component: str,
-    case: str,
-    cells: list[Cell],
-    kind: str = "device_time",
-    default: str | None = None,
-    eager: tuple[str, ...] = (),
-    best: tuple[str, ...] = (),
-    process: int = 0,
-    **changed: Any,
-) -> Record:
-    """A record; ``default``, ``eager`` and ``best`` name the members of the three baselines."""
-    good = {c.implementation: c for c in cells if c.status == "ok" and kind in c.quantities}
-    sets = {
-        "torch_default": [default] if default else [],
-        "torch_eager_best": list(eager),
-        "torch_best": list(best),
-    }
-    comparisons = [
-        compare(kind, own.implementation, name, [good[m] for m in members if m in good], own)
-        for own in good.values()
-        for name, members in sets.items()
-        if any(m in good for m in members) and own.implementation not in members
-    ]
-    value: dict[str, Any] = {
-        "component": component,
-        "case": case,
-        "key": records.digest([component, case, process]),
-        "process": process,
-        "config": {},
-        "environment": {},
-        "provenance": provenance(),
-        "quantity": kind,
-        "confidence": 0.99,
-        "work": Work(None, None, "n/a", None, "no byte model"),
-        "cells": cells,
-        "comparisons": comparisons,
-        "baselines": {
-            name: {"members": members, "reason": None if members else "no such member"}
-            for name, members in sets.items()
-        },
-        "sampling": {"pilot_rounds": 30, "rounds": 40, "blocks": 4, "stop": "target"},
-        "state": [
-            {
-                "sm_clock_mhz": 1980,
-                "memory_clock_mhz": 3201,
-                "temperature_c": 45,
-                "power_w": 510.0,
-                "hardware_throttle": [],
-                "software_throttle": [],
-                "foreign_processes": [],
-            }
-        ],
-        "seconds": {"total": 4.0, "setup": 0.5, "compile": 0.3, "parity": 0.2, "sampling": 3.0},
-    }
-    return Record(**{**value, **changed})
-
-
-def write_run(folder: Path, entries: list[Record], missing: dict[str, list] | None = None) -> Path:
-    """A run folder with these records and an index per component (or model and process)."""
-    missing = missing or {}
-    groups: dict[str, list[Record]] = {name: [] for name in missing}
-    for entry in entries:
-        name = entry.component
-        if name == "transformer":
-            name = f"transformer/{records.file_name(entry.case, str(entry.process))[:-5]}"
-        groups.setdefault(name, []).append(entry)
-    for name, group in groups.items():
-        home = folder / "records" / name
-        files = [{"file": records.write(entry, home).name} for entry in group]
-        index = {
-            "component": name.split("/")[0],
-            "records": files,
-            "missing": missing.get(name, []),
-        }
-        (home / "index.json").parent.mkdir(parents=True, exist_ok=True)
-        (home / "index.json").write_text(json.dumps(index))
-    (folder / "config.json").write_text(json.dumps({"preset": "full", "seed": 0}))
-    (folder / "machine.json").write_text(json.dumps({"machine": "test-gpu"}))
-    return folder
 
 
 def ceilings(**changed: Any) -> list[Record]:
@@ -330,114 +157,6 @@ def amp(**changed: Any) -> list[Record]:
             "amp", "tutorial MLP", cells, "step_time", "fp32", ("fp32", "autocast_fp16"), **changed
         )
     ]
-
-
-def recipe_details(label: str, parameters: int, tokens: int, rng: random.Random) -> dict[str, Any]:
-    """The details a trained recipe leaves."""
-    precision, norm, optimizer, *more = label.split("+")
-    start = 9.0
-    losses = [[s, 4.1 + (start - 4.1) * 0.97**s + rng.gauss(0, 0.02)] for s in range(0, 100, 5)]
-    return {
-        "precision": precision,
-        "norm": norm,
-        "optimizer": optimizer,
-        "compile": "compile" in more,
-        "cudagraph": "cudagraph" in more,
-        "tokens_per_step": tokens,
-        "parameters": parameters,
-        "matmul_parameters": int(parameters * 0.8),
-        "flops_per_token": 6 * int(parameters * 0.8) + 6 * 12 * 768 * 1024,
-        "flops_per_token_palm": 6 * parameters + 12 * 12 * 768 * 1024,
-        "losses": losses,
-        "held_out_loss": losses[-1][1],
-        "loss_floor": 3.9,
-        "steps": 100,
-        "skipped_steps": 1 if precision == "fp16" else 0,
-        "scale": 32768.0 if precision == "fp16" else None,
-        "scale_history": [[0, 65536.0], [1, 32768.0]] if precision == "fp16" else [],
-    }
-
-
-def transformer(
-    models: tuple[tuple[str, int], ...] = (("gpt2-124M", 124_000_000),),
-    processes: int = 1,
-    **changed: Any,
-) -> list[Record]:
-    """The factorial, torch's compiled recipe and one captured step, for each model and process."""
-    result = []
-    precision_factor = {"fp32": 1.0, "tf32": 0.35, "fp16": 0.18, "bf16": 0.175}
-    for size, (model, parameters) in enumerate(models):
-        tokens = 16384
-        for process in range(processes):
-            rng = random.Random(process)
-            full = 300 * MS * parameters / 124e6 * (1 - 0.01 * process)
-            cells = []
-            for precision, factor in precision_factor.items():
-                for norm in ("torch", "apex"):
-                    for optimizer in ("default", "fused", "apex"):
-                        label = f"{precision}+{norm}+{optimizer}"
-                        cost = full * factor * (1.02 if norm == "apex" else 1) ** (1 + size)
-                        cost += {"default": 4.0, "fused": 1.7, "apex": 1.7}[optimizer] * MS
-                        details = recipe_details(label, parameters, tokens, rng)
-                        package = "apex" if "apex" in label else "torch"
-                        cells.append(
-                            cell(
-                                label,
-                                cost,
-                                package,
-                                "step_time",
-                                len(cells) + process,
-                                details=details,
-                                parity=None,
-                            )
-                        )
-            for label, factor in (
-                ("bf16+torch+fused+compile", 0.11),
-                ("bf16+torch+fused+compile+cudagraph", 0.105),
-            ):
-                details = recipe_details(label, parameters, tokens, rng)
-                cells.append(
-                    cell(
-                        label,
-                        full * factor,
-                        "torch",
-                        "step_time",
-                        90,
-                        details=details,
-                        parity=None,
-                        compile_seconds=30.0,
-                    )
-                )
-            eager = tuple(
-                c.implementation
-                for c in cells
-                if c.package == "torch" and "compile" not in c.implementation
-            )
-            every = tuple(c.implementation for c in cells if c.package == "torch")
-            result.append(
-                record(
-                    "transformer",
-                    model,
-                    cells,
-                    "step_time",
-                    "fp32+torch+default",
-                    eager,
-                    every,
-                    process,
-                    config={"model": model, "sequence": 1024, "batch": 16},
-                    **changed,
-                )
-            )
-    return result
-
-
-LADDER = (
-    ("ladder-5M", 5_000_000),
-    ("ladder-25M", 25_000_000),
-    ("gpt2-124M", 124_000_000),
-    ("gpt2-350M", 350_000_000),
-    ("gpt-1.3B", 1_300_000_000),
-)
 
 
 def gpu_records() -> list[Record]:

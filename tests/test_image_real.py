@@ -1,4 +1,4 @@
-"""The image for real: built, measured in and refused, with a rootless podman and Snakemake."""
+"""An image built, run and refused for real, with podman, as an ordinary user."""
 
 from __future__ import annotations
 
@@ -14,64 +14,13 @@ from apexbench import records
 from apexbench.runtimes import Job
 from apexbench.runtimes.podman import Podman
 from conftest import ROOT, require, require_tool
-from containers import BASE, Rootless, make_base
-from pipeline import Project, all_disabled
+from containers import BASE
+from image_user import CONFIG, image, project, user
+
+__all__ = ["image", "project", "user"]
+
 
 pytestmark = [pytest.mark.needs_container, pytest.mark.slow, pytest.mark.workflow]
-
-CONFIG = """\
-preset: quick
-device: cpu
-runtime: podman
-components:
-OTHERS
-  rms_norm: {rows: [64], widths: [256], dtypes: [float32], directions: [forward], also: [],
-             implementations: [torch_eager]}
-transformer: {enabled: false}
-measuring: {case_seconds: 0.2, pilot_rounds: 10, implementation_seconds: 60}
-report: {reference: false, pdf: false}
-image:
-  base: localhost/base:latest
-  digest: null    # seen at the first build
-  apex: false
-""".replace("OTHERS", all_disabled("rms_norm"))
-
-
-@pytest.fixture(scope="module")
-def user():
-    made = Rootless()
-    try:
-        make_base(made)
-        yield made
-    finally:
-        made.close()
-
-
-class UsersProject(Project):
-    """A copy of the repository that belongs to the user, with a space in its path."""
-
-    def __init__(self, user: Rootless):
-        super().__init__(user.folder / "my bench (1)", user.python)
-        self.user, self.environment = user, dict(user.env)
-        self.configure(CONFIG)
-        user.own(self.folder)
-
-    def argv(self, *arguments: str) -> list[str]:
-        return self.user.argv(super().argv(*arguments))
-
-
-@pytest.fixture(scope="module")
-def project(user):
-    """One finished run: the image built by its rule, one component measured in it."""
-    made = UsersProject(user)
-    done = made.run("results/records/rms_norm/index.json", "results/machine.json")
-    assert done.returncode == 0, done.stdout
-    return made
-
-
-@pytest.fixture(scope="module")
-def image(project):
-    return json.loads((project.folder / "results/image.json").read_text())
 
 
 def test_a_component_is_measured_in_the_image_as_the_caller(project, image, user):
@@ -191,8 +140,6 @@ def test_inside_only_the_results_are_written_and_there_is_no_network(project, im
     }
     assert (results / "written").stat().st_uid == user.uid
 
-
-# ---- what is refused, before minutes are spent ----
 
 NVCC = """#!/bin/sh
 case $1 in

@@ -142,6 +142,32 @@ def test_cores_and_memory_follow_the_cgroup(monkeypatch):
     assert host.memory_bytes() == 1048576
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "files", "kills"),
+    [
+        ("4:memory:/a/b", {"memory/a/b/memory.oom_control": "under_oom 0\noom_kill 2"}, 2),
+        ("0::/a", {"a/memory.events": "low 0\noom 9\noom_kill 3\noom_group_kill 7"}, 3),
+        ("0::/a/b", {"a/memory.events": "oom_kill 4", "memory.events": "oom_kill 9"}, 4),
+        ("0::/", {}, 5),
+        ("4:memory:/", {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0"}, 5),
+    ],
+    ids=["v1", "v2", "the nearest level", "no cgroup", "a kernel before 4.13"],
+)
+def test_the_kernels_kills_for_lack_of_memory_are_counted(
+    monkeypatch, tmp_path, cgroup, files, kills
+):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    given = {"/proc/self/cgroup": cgroup, "/proc/vmstat": "nr_free_pages 8\noom_kill 5"}
+    read = host._read
+    monkeypatch.setattr(host, "CGROUPS", tmp_path)
+    monkeypatch.setattr(host, "_read", lambda p: given[p] if p in given else read(p))
+    assert host.oom_kills() == kills
+    given["/proc/vmstat"] = ""
+    assert host.oom_kills() == (kills if kills != 5 else None)
+
+
 def test_cgroup_limits_of_every_level_are_read(monkeypatch, tmp_path):
     inner = tmp_path / "slice" / "job"
     inner.mkdir(parents=True)

@@ -120,13 +120,13 @@ def test_two_nodes_learn_as_one_process_and_the_record_names_both(tmp_path, job_
 
 
 def test_a_rank_that_dies_on_the_second_node_is_told_by_its_own_signal(tmp_path):
-    (tmp_path / "status-0").write_text("20.5 1")
-    (tmp_path / "status-1").write_text("20.25 -11")
-    assert ranks.first_failure(tmp_path) == -11
-    (tmp_path / "status-1").write_text("21.25 -11")
-    assert ranks.first_failure(tmp_path) == 1
+    (tmp_path / "status-0").write_text("20.5 1 1")
+    (tmp_path / "status-1").write_text("20.25 -11 0")
+    assert ranks.first_failure(tmp_path) == (-11, False)
+    (tmp_path / "status-1").write_text("21.25 -11 0")
+    assert ranks.first_failure(tmp_path) == (1, True)
     (tmp_path / "status-1").unlink()
-    assert ranks.first_failure(tmp_path) == 1
+    assert ranks.first_failure(tmp_path) == (1, True)
     assert ranks.first_failure(tmp_path / "none") is None
 
 

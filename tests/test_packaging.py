@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from importlib.metadata import distributions
 from pathlib import Path
@@ -164,6 +165,27 @@ def test_an_installed_venv_is_not_installed_again(checkout: Path) -> None:
     assert "installing" not in again.stdout
     os.utime(checkout / stamp[1], (0, 0))
     assert "--require-hashes" in make("--dry-run", "install", "TORCH=0", cwd=checkout).stdout
+
+
+def test_another_spelling_of_the_same_python_installs_nothing_again(
+    checkout: Path, tmp_path: Path
+) -> None:
+    real = Path(sys.executable).resolve()
+    stub_python(tmp_path / "other", 'echo "/opt/other 3.12.1 (main)"')
+    (tmp_path / "alias").symlink_to(real)
+
+    def stamp(*arguments: str) -> str:
+        told = make("--dry-run", "install", "TORCH=0", *arguments, cwd=checkout).stdout
+        found = re.search(r"touch (\.venv/\.installed-\d+)$", told, re.M)
+        assert found, told
+        return found[1]
+
+    spellings = [real, tmp_path / "alias", tmp_path / "bin" / ".." / "alias", sys.executable]
+    (tmp_path / "bin").mkdir()
+    (made,) = {stamp(f"PYTHON={spelling}") for spelling in spellings}
+    assert stamp(f"PYTHON={tmp_path / 'other' / 'python3'}") != made
+    subprocess.run([real, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
+    assert stamp() == made  # PYTHON is now .venv/bin/python
 
 
 def test_torch_index_can_be_emptied_and_torch_left_out(checkout: Path) -> None:

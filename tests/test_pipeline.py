@@ -168,10 +168,11 @@ def test_what_changes_is_measured_again_and_nothing_else(project):
 
 
 def test_two_runs_in_one_folder_the_second_names_the_first(project):
-    project.configure(toy_config("a", "b", "c", "d"))
-    running = project.start()
+    # Long enough for the other to come while it measures, however slowly that one starts.
+    project.configure(toy_config(*"abcdefghijklmnopqrstuvwxyz"))
+    running = project.start("--", "results/records/toy/index.json")
     held = project.folder / "results/.lock"
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not held.exists() and time.monotonic() < end:
         time.sleep(0.05)
     time.sleep(0.3)

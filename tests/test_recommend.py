@@ -74,6 +74,73 @@ def test_a_recipe_that_learns_worse_is_not_recommended(tmp_path):
     assert "a CUDA graph: none of 2 recipes learns as well as FP32." in text
 
 
+def losing(record, label, change=0.0, seeds=5):
+    """Give a recipe and FP32 held-out losses of so many seeds."""
+    for cell in record.cells:
+        if cell.implementation in (label, "fp32+torch+default"):
+            more = change if cell.implementation == label else 0.0
+            cell.details["held_out_losses"] = [[s, 4 + more + s / 1e5] for s in range(seeds)]
+
+
+@pytest.mark.parametrize(
+    ("change", "seeds", "said"),
+    [
+        (0.0, 5, "loss: as good as FP32's within 0.02, +0.000 [+0.000, +0.000] nats/token"),
+        (0.0, 4, "loss: not tested (needs 5 seeds of this recipe and of fp32+torch+default; this "),
+        (0.0, 1, "this run trained 1): it may learn worse than FP32."),
+    ],
+)
+def test_the_loss_of_a_recommendation_is_tested_or_said_not_to_be(tmp_path, change, seeds, said):
+    records = factory.transformer()
+    losing(records[0], "bf16+torch+fused", change, seeds)
+    text = recommend.recommend(factory.write_run(tmp_path / "run", records))
+    eager, compiled = text.split("with torch.compile or a CUDA graph:")
+    assert "without torch.compile: bf16+torch+fused," in eager
+    assert said in eager
+    assert "loss: not tested" in compiled
+
+
+def test_an_inconclusive_loss_promises_nothing(tmp_path):
+    records = factory.transformer()
+    losing(records[0], "bf16+torch+fused")
+    cell = records[0].cell("bf16+torch+fused")
+    cell.details["held_out_losses"] = [[s, 4 + (s % 2) / 10] for s in range(5)]
+    text = recommend.recommend(factory.write_run(tmp_path / "run", records))
+    assert "loss: inconclusive, +0.040 [" in text
+    assert "over 5 seeds: it is not shown to learn as well as FP32." in text
+
+
+def noisy(records, labels, spread=0.05):
+    """Times of these recipes that nothing separates: the same median, much noise."""
+    value = records[0].cell(labels[0]).quantities["step_time"].value
+    for seed, label in enumerate(labels):
+        found = factory.quantity(value * (0.95 + 0.002 * seed), 40, spread, seed)
+        records[0].cell(label).quantities["step_time"] = found
+    return records
+
+
+def test_of_recipes_that_tie_the_simplest_is_named_and_the_tie_is_said(tmp_path):
+    labels = ["fp16+torch+fused", "bf16+torch+fused"]
+    labels += ["bf16+torch+apex", "fp16+torch+apex"]
+    text = recommend.recommend(
+        factory.write_run(tmp_path / "run", noisy(factory.transformer(), labels))
+    )
+    eager = text.split("with torch.compile or")[0]
+    assert "without torch.compile: bf16+torch+fused," in eager
+    assert "It ties with fp16+torch+" in eager
+    assert ", not separated; it is the simplest of them." in eager
+    assert "GradScaler" not in eager
+
+
+def test_a_compiled_recipe_that_ties_with_the_eager_one_is_not_recommended(tmp_path):
+    labels = ["bf16+torch+fused", "bf16+torch+fused+compile", "bf16+torch+fused+compile+cudagraph"]
+    folder = factory.write_run(tmp_path / "run", noisy(factory.transformer(), labels))
+    text = recommend.recommend(folder)
+    assert "\n  bf16+torch+fused+compile is unclear against bf16+torch+fused, " in text
+    assert text.endswith(": stay without torch.compile.")
+    assert ": stay" not in recommend.recommend(run(tmp_path))
+
+
 @pytest.mark.parametrize("model", ["gpt2-125M", "x"])
 def test_what_is_not_there_is_one_sentence(tmp_path, model):
     with pytest.raises(UserError, match=f"has no model named '{model}'"):

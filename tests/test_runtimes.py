@@ -209,7 +209,7 @@ def everything_works(name):
         ),
         ("auto", "x.sif", everything_works, "apptainer", "it works here"),
         ("native", "img", nothing_works, "native", "the image img is not used"),
-        ("podman", "img", everything_works, "podman", "runtime asks for it"),
+        ("podman", "img", everything_works, "podman", "podman, as --runtime says"),
     ],
 )
 def test_choose(runtime, image, works, name, why):

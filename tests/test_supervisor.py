@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import os
 import signal
@@ -18,6 +20,8 @@ from apexbench import records
 from apexbench.errors import UserError
 from apexbench.jobs import retry, supervisor
 from apexbench.jobs.request import Request, Task
+from apexbench.machine import host
+from apexbench.measuring.contention import BUSY_CPU
 
 TESTS = Path(__file__).parent
 MEASURING = {
@@ -71,7 +75,7 @@ def test_faults_cost_their_own_cells_only(toy):
         "crash": "failed",
         "hang": "failed",
         "memory": "out_of_memory",
-        "kill": "out_of_memory",
+        "kill": "failed",
         "sticky": "failed",
     }
     found, _ = run(toy, request(*acts, measuring={"implementation_seconds": 4}))
@@ -87,9 +91,42 @@ def test_faults_cost_their_own_cells_only(toy):
         assert 199_000 < record.cell("steady").quantities["step_time"].value < 10_000_000
         assert record.cell("wrong").status == "parity_failed"
         assert not record.cell("wrong").quantities
-        verdicts = {entry.implementation: entry.verdict for entry in record.comparisons}
-        assert verdicts["quick"] == "faster"
+        verdicts = {entry.implementation: entry for entry in record.comparisons}
+        quick = verdicts["quick"]
+        assert quick.verdict == ("unclear" if BUSY_CPU in quick.flags else "faster")
         assert "wrong" not in verdicts
+
+
+def test_a_kill_from_outside_is_measured_again_by_the_same_command(toy):
+    """Nothing shows that memory ended: the cell is no property of the implementation."""
+    found, index = run(toy, request("none", "kill"))
+    cell = found["kill"].cell("faulty")
+    assert cell.status == "failed"
+    assert cell.reason == "killed by signal 9 from outside during window step_time, twice"
+    assert cell.remedy.startswith("the same command measures it again")
+    assert index["killed"] == [found["kill"].key]
+    assert records.outdated(toy / "results" / "records" / "toy" / "index.json")
+    assert run(toy, request("none", "kill"))[1]["measured"] == 1
+
+
+def test_one_kill_from_outside_costs_nothing(toy, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOY_KILL_ONCE", str(tmp_path / "killed"))
+    found, index = run(toy, request("kill"))
+    assert (tmp_path / "killed").exists()
+    assert found["kill"].cell("faulty").status == "ok"
+    assert index["killed"] == []
+    assert not records.outdated(toy / "results" / "records" / "toy" / "index.json")
+
+
+def test_a_kill_by_the_kernel_for_lack_of_memory_is_told_apart(toy, monkeypatch):
+    """The count of the cgroup rises by one between the child's start and its end."""
+    monkeypatch.setattr(host, "oom_kills", functools.partial(next, itertools.count()))
+    found, index = run(toy, request("kill"))
+    cell = found["kill"].cell("faulty")
+    assert (cell.status, index["killed"]) == ("out_of_memory", [])
+    assert "SIGKILL" in cell.reason
+    assert not records.outdated(toy / "results" / "records" / "toy" / "index.json")
+    assert run(toy, request("kill"))[1]["measured"] == 0
 
 
 def test_a_crash_of_the_inputs_costs_that_case_only(toy):

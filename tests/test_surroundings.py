@@ -33,7 +33,6 @@ def run(tmp_path_factory):
         project.environment.pop(name, None)
     project.environment |= {
         "HOME": "/proc",  # where nobody can write
-        "XDG_CACHE_HOME": str(project.folder / ".snakemake/cache"),  # as the Makefile sets it
         "LC_ALL": "C",
         "PYTHONPATH": str(evil),
         "PYTHONUSERBASE": str(evil),
@@ -75,7 +74,7 @@ def test_a_clock_that_was_set_back_costs_no_measurement(run):
     for path in (project.folder / "results").rglob("*"):
         os.utime(path, (tomorrow, tomorrow))
     kept = set(project.records())
-    del project.environment["HOME"], project.environment["XDG_CACHE_HOME"]
+    del project.environment["HOME"]
     project.configure(toy_config("a", HOSTILE, "c"))
     done = project.run("results/summary.csv")
     assert done.returncode == 0, done.stdout

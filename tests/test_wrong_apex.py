@@ -11,9 +11,9 @@ import pytest
 
 import record_factory as factory
 import test_doctor
+from apex_site import COMMIT, H200, OTHER_TORCH_MODULE, SUFFIX, Site
 from apexbench.machine import apex, cubin, describe, install
 from apexbench.report.render import report
-from test_machine_apex import COMMIT, H200, OTHER_TORCH_MODULE, SUFFIX, Site
 
 
 def pyramid(site):

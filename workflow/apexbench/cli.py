@@ -5,6 +5,8 @@ Each command imports its module when it runs, so that ``report`` never imports t
 
 from __future__ import annotations
 
+import codecs
+import io
 import signal
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Annotated
 import typer
 
 import apexbench
-from apexbench.disk import any_file
+from apexbench.disk import a_file, a_folder, any_file
 from apexbench.errors import UserError
 from apexbench.image.cli import app as image
 
@@ -25,7 +27,7 @@ app = typer.Typer(
 )
 
 app.add_typer(image, name="image")
-Results = Annotated[Path, typer.Option("--results", help="The run's folder.")]
+Results = Annotated[Path, typer.Option("--results", callback=a_folder, help="The run's folder.")]
 
 
 def _version(value: bool) -> None:
@@ -70,7 +72,7 @@ def execute(context: typer.Context) -> None:
 
 @app.command()
 def machine(
-    out: Annotated[Path, typer.Option(help="The JSON file to write.")],
+    out: Annotated[Path, typer.Option(callback=a_file, help="The JSON file to write.")],
 ) -> None:
     """Write the description of this machine."""
     import json
@@ -84,8 +86,8 @@ def machine(
 @app.command()
 def measure(
     request: Annotated[str, typer.Option(help="The job's request, as JSON.")],
-    out: Annotated[Path, typer.Option(help="The job's index.json.")],
-    log: Annotated[Path, typer.Option(help="The job's log.")],
+    out: Annotated[Path, typer.Option(callback=a_file, help="The job's index.json.")],
+    log: Annotated[Path, typer.Option(callback=a_file, help="The job's log.")],
 ) -> None:
     """Measure one component's cases; what is measured already is kept."""
     import os
@@ -118,7 +120,7 @@ def ranks(
 def aggregate(
     results: Results = Path("results"),
     out: Annotated[
-        Path | None, typer.Option(help="Folder of summary.csv and summary.json.")
+        Path | None, typer.Option(callback=a_folder, help="Folder of summary.csv and summary.json.")
     ] = None,
 ) -> None:
     """Merge a run's records into one table: summary.csv and summary.json."""
@@ -130,7 +132,9 @@ def aggregate(
 @app.command()
 def figures(
     results: Results = Path("results"),
-    out: Annotated[Path | None, typer.Option(help="Folder of the figures.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=a_folder, help="Folder of the figures.")
+    ] = None,
 ) -> None:
     """Draw a run's figures."""
     from apexbench.report.render import figures as draw
@@ -140,8 +144,12 @@ def figures(
 
 @app.command()
 def report(
-    records: Annotated[Path, typer.Option(help="The run's folder.")] = Path("results"),
-    out: Annotated[Path | None, typer.Option(help="Where the report goes.")] = None,
+    records: Annotated[Path, typer.Option(callback=a_folder, help="The run's folder.")] = Path(
+        "results"
+    ),
+    out: Annotated[
+        Path | None, typer.Option(callback=a_folder, help="Where the report goes.")
+    ] = None,
     expect: Annotated[
         list[str] | None,
         typer.Option(help="An index.json that should be there; its absence is shown."),
@@ -165,7 +173,9 @@ def report(
 @app.command()
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="Run folders; the first is the baseline.")],
-    html: Annotated[Path | None, typer.Option(help="Also write the comparison as HTML.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(callback=a_file, help="Also write the comparison as HTML.")
+    ] = None,
     margin: Annotated[
         float | None,
         typer.Option(help="What counts as slower; by default 0.01 between runs, else 0.05."),
@@ -185,14 +195,21 @@ def compare(
 @app.command()
 def reference(
     results: Results = Path("results"),
-    out: Annotated[Path, typer.Option(help="The folder of references.")] = Path(
+    out: Annotated[Path, typer.Option(callback=a_folder, help="The folder of references.")] = Path(
         "results/reference"
     ),
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a reference of another run.")
+    ] = False,
 ) -> None:
     """Copy a finished run's records into the versioned reference of its machine."""
     from apexbench.jobs.reference import keep
+    from apexbench.report.replacing import check
 
+    replaced = check(results, out, force)
     print(keep(results, out))
+    if replaced:
+        print(replaced)
 
 
 @app.command()
@@ -212,10 +229,12 @@ def recommend(
 
 @app.command(hidden=True)
 def readme(
-    records: Annotated[Path, typer.Option(help="The reference to show.")] = Path(
+    records: Annotated[Path, typer.Option(callback=a_folder, help="The reference to show.")] = Path(
         "results/reference/nvidia-h200"
     ),
-    out: Annotated[Path, typer.Option(help="The file with the two markers.")] = Path("README.md"),
+    out: Annotated[
+        Path, typer.Option(callback=a_file, help="The file with the two markers.")
+    ] = Path("README.md"),
 ) -> None:
     """Rewrite the README's part that is generated from a reference run."""
     from apexbench.report.readme import update
@@ -258,6 +277,10 @@ def selfcheck(
 
 def main() -> None:
     """Run the command line; a UserError is one sentence on stderr and exit status 2."""
+    codecs.register_error("apexbench", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="apexbench")
     try:
         app(prog_name="apexbench")
     except UserError as error:
@@ -266,6 +289,17 @@ def main() -> None:
         if (known := any_file(error)) is None:
             raise
         sys.exit(_say(str(known)))
+
+
+_ASCII = {"×": "x", "µ": "u", "−": "-", "–": "-", "…": "...", "≥": ">=", "≤": "<=", "·": "*"}
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """What stands for a character that the terminal's encoding lacks: never an error."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(_ASCII.get(letter, "?") for letter in text), error.end
 
 
 def _say(sentence: str) -> int:

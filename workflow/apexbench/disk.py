@@ -13,6 +13,7 @@ LEAST_FREE_BYTES = 64 << 20
 """Many times the records of preset full (2 MiB), for figures, logs and Snakemake's notes too."""
 
 _WRITABLE = "make its folder writable"
+_ELSEWHERE = "name a path whose folders are folders"
 _MOUNTED = "check that its disk is mounted and well"
 REMEDIES = {
     errno.ENOSPC: "free space on its disk",
@@ -21,6 +22,8 @@ REMEDIES = {
     errno.EROFS: _WRITABLE,
     errno.EACCES: _WRITABLE,
     errno.EPERM: _WRITABLE,
+    errno.EEXIST: _ELSEWHERE,
+    errno.ENOTDIR: _ELSEWHERE,
     errno.EIO: _MOUNTED,
     errno.ENODEV: _MOUNTED,
     errno.ENXIO: _MOUNTED,
@@ -39,6 +42,24 @@ FAULTS = {
     errno.ESTALE,
 }
 """Errors that are of the disk for sure: a missing permission may be of a program or a device."""
+
+
+def a_file(path: Path | None) -> Path | None:
+    """``path``, which is to be written: UserError where a device, a pipe or a folder lies there.
+
+    A new file takes the old one's place under its name, also that of a device: and a pipe would
+    hold up its writer until somebody reads.
+    """
+    if path is not None and path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file, and is left as it is: name another path.")
+    return path
+
+
+def a_folder(path: Path | None) -> Path | None:
+    """``path``, the folder of a run or of what is written: UserError where another thing lies."""
+    if path is not None and path.exists() and not path.is_dir():
+        raise UserError(f"{path} is not a folder, and is left as it is: name another path.")
+    return path
 
 
 def cannot_write(path: Path | str, error: OSError) -> UserError:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from apexbench.cluster import steps
 from apexbench.cluster.allocation import NODE, gpu_environment, node
+from apexbench.disk import a_file, a_folder
 from apexbench.errors import UserError
 from apexbench.image import record as records
 from apexbench.locks import Abandoned, cpu_key, device_lock
@@ -137,6 +138,8 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument("--network", action="store_true", help="the host's, in a container")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- subcommand …")
     given = parser.parse_args(list(args))
+    a_file(given.log)
+    a_folder(given.results)
     command = given.command[1:] if given.command[:1] == ["--"] else given.command
     if not command:
         raise UserError("exec needs a subcommand after --, such as: exec -- measure layer_norm.")

@@ -10,20 +10,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import getpass
-import json
 import os
 import re
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 
+from apexbench import holder
 from apexbench.errors import UserError
-from apexbench.processes import start_time
 
 LOCK_DIR = "APEXBENCH_LOCK_DIR"
 _POLL_SECONDS = 0.25
@@ -33,46 +29,6 @@ _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 class Abandoned(Exception):
     """The wait for a lock was given up because nobody needs it any more."""
-
-
-@dataclass(frozen=True)
-class Holder:
-    """Who holds a lock. ``since`` is local time, ISO 8601 to the second."""
-
-    pid: int
-    user: str
-    host: str
-    command: str
-    cwd: str
-    since: str
-
-    @classmethod
-    def me(cls) -> Holder:
-        """This process."""
-        try:
-            user = getpass.getuser()
-        except (KeyError, OSError):
-            user = str(os.getuid())
-        try:
-            cwd = os.getcwd()
-        except OSError:
-            cwd = "a deleted folder"
-        since = datetime.now().astimezone().isoformat(timespec="seconds")
-        command = " ".join(sys.argv)[:500]
-        return cls(os.getpid(), user, os.uname().nodename, command, cwd, since)
-
-    def __str__(self) -> str:
-        """One phrase: "pid 123 (user ann) in /srv/ann/apexbench since 12:03"."""
-        here = self.host == os.uname().nodename
-        today = self.since.startswith(datetime.now().astimezone().date().isoformat())
-        since = self.since[11:16] if today else self.since[:16].replace("T", " ")
-        where = self.cwd if here else f"{self.cwd} on {self.host}"
-        ended = (
-            " (it has ended; a process it started still holds the lock)"
-            if here and start_time(self.pid) is None
-            else ""
-        )
-        return f"pid {self.pid} (user {self.user}) in {where} since {since}{ended}"
 
 
 def lock_directory() -> Path:
@@ -173,10 +129,10 @@ def run_lock(path: Path | str) -> RunLock:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        holder = _describe(fd)
+        told = holder.described(fd)
         os.close(fd)
         raise UserError(
-            f"{place} is in use by {holder}; wait for that run, stop it, "
+            f"{place} is in use by {told}; wait for that run, stop it, "
             "or run a copy of the project in another folder."
         ) from error
     except OSError as error:
@@ -185,7 +141,7 @@ def run_lock(path: Path | str) -> RunLock:
             raise UserError(f"{place}: cannot be locked ({error.strerror}).") from error
         _to_stderr(f"{place}: this file system has no locks; start only one run in it at a time.")
         return RunLock(place, None)
-    _write_holder(fd)
+    holder.sign(fd)
     return RunLock(place, fd)
 
 
@@ -261,40 +217,19 @@ def _take(
         except BlockingIOError as error:
             if not wait:
                 raise UserError(
-                    f"{what} is held by {_describe(fd)}; wait for it to end or choose another."
+                    f"{what} is held by {holder.described(fd)}; "
+                    "wait for it to end or choose another."
                 ) from error
         except OSError as error:
             raise _unusable(Path(os.readlink(f"/proc/self/fd/{fd}")), error) from error
         now = time.monotonic()
         if said_at < 0 or now - said_at >= _REPEAT_SECONDS:
             said_at = now
-            on_wait(f"waiting for {what}: held by {_describe(fd)}")
+            on_wait(f"waiting for {what}: held by {holder.described(fd)}")
         if abandon():
             raise Abandoned(key)
         time.sleep(_POLL_SECONDS)
-    _write_holder(fd)
-
-
-def _write_holder(fd: int) -> None:
-    # Only a help for those who wait: a full disk must not stop the run.
-    with contextlib.suppress(OSError):
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(asdict(Holder.me())).encode(), 0)
-
-
-def _describe(fd: int) -> str:
-    """The holder as the file names it; any user can write the file, so nothing in it is trusted."""
-    try:
-        data = json.loads(os.pread(fd, 1 << 14, 0))
-        texts = {key: _plain(data[key]) for key in ("user", "host", "command", "cwd", "since")}
-        return str(Holder(pid=int(data["pid"]), **texts))
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return "another process"
-
-
-def _plain(value: object) -> str:
-    """Printable text of bounded length: no terminal control sequences from other users."""
-    return "".join(c if c.isprintable() else "?" for c in str(value))[:500]
+    holder.sign(fd)
 
 
 def _to_stderr(sentence: str) -> None:

@@ -8,51 +8,25 @@ import math
 import os
 import shlex
 import sys
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from apexbench import config as configs
-from apexbench import disk, processes, records
-from apexbench.cluster import allocation, fingerprint
+from apexbench import dependencies, disk, inherited, records
+from apexbench.cluster import fingerprint, steps
 from apexbench.components.names import implementation_names
 from apexbench.config import Config
 from apexbench.errors import UserError
 from apexbench.image import planned
 from apexbench.jobs.request import Request, sources
 from apexbench.machine.environment import device_choice, environment
-from apexbench.machine.host import cores
 from apexbench.runtimes.decide import NATIVE, Decision
 from apexbench.transformer.recipe import Recipe, recipes_for
 
-SHARED = (
-    "python",
-    "torch",
-    "torch_cuda",
-    "torch_git",
-    "triton",
-    "cxx",
-    "driver",
-    "gpus",
-    "cpu",
-    "threads",
-)
-APEX = ("apex_commit", "apex_files")
-OPTIONAL = ("liger_kernel", "transformer_engine")
-DEPENDS = {
-    "ceiling": SHARED,
-    "layer_norm": (*SHARED, *APEX, *OPTIONAL),
-    "rms_norm": (*SHARED, *APEX, *OPTIONAL),
-    "amp": (*SHARED, *APEX, "legacy_apex"),
-    "cross_entropy": (*SHARED, *APEX, "liger_kernel"),
-}
-"""Fingerprint keys a component's measurements depend on; the others on SHARED and APEX."""
 CASE = ("model", "recipes", "gpus", "nodes")
 """What of a model's grid stands in its case as it is."""
-OUTSIDE = ("driver", "gpus", "cpu", "threads")
-"""The keys that hold for a container too; what is in it goes by the image's id."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +50,9 @@ class Plan:
         if self.config.cluster != "none":
             found = {"threads": None, **fingerprint.planned(found, self.config.device)}
         if self.runtime.contained:
-            found = {key: value if key in OUTSIDE else None for key, value in found.items()}
+            found = {
+                key: value if key in dependencies.OUTSIDE else None for key, value in found.items()
+            }
         if self.config.cluster != "none":
             return found
         on_cpu = self.config.device == "cpu"
@@ -119,20 +95,7 @@ class Plan:
     def check_nodes(self) -> None:
         """Raise UserError where a model is to be trained on several nodes and cannot be."""
         for model in self.models:
-            if (nodes := self.nodes(model)) == 1:
-                continue
-            if self.config.cluster == "none":
-                raise UserError(
-                    f"transformer.nodes is {nodes}, but only Slurm starts one training on several "
-                    "nodes: run `make slurm` on a cluster's login node (docs/slurm.md), or set "
-                    "transformer.nodes: 1."
-                )
-            if self.runtime.name in ("docker", "podman"):
-                raise UserError(
-                    f"transformer.nodes is {nodes}, but a {self.runtime.name} container has no "
-                    "network on which ranks of several nodes could meet: set runtime: apptainer or "
-                    "runtime: native, or transformer.nodes: 1."
-                )
+            steps.check(self.nodes(model), self.config.cluster, self.runtime.name)
 
     @property
     def indexes(self) -> list[str]:
@@ -146,7 +109,7 @@ class Plan:
 
     def slice(self, component: str) -> dict[str, str | None]:
         """What of the fingerprint a component depends on."""
-        keys = DEPENDS.get(component, (*SHARED, *APEX))
+        keys = dependencies.of(component)
         return {key: self.environment[key] for key in sorted(keys) if self.environment[key]}
 
     def request(self, component: str) -> str:
@@ -293,7 +256,7 @@ def load(root: Path, overrides: Mapping[str, Any], in_job: bool = False) -> Plan
     ``in_job`` says that this Snakemake runs one job of another one's, on a cluster's node. Sets
     what the jobs inherit: PYTHONPATH, the number of threads, the run's id.
     """
-    _forget_foreign_modules()
+    inherited.forget_foreign_modules()
     try:
         disk.check_folder(Path.cwd())
         requested = str(overrides.get("device", "auto"))
@@ -319,38 +282,8 @@ def load(root: Path, overrides: Mapping[str, Any], in_job: bool = False) -> Plan
                     Path(index).unlink()
     except UserError as error:
         sys.exit(f"apexbench: {error}")
-    _prepare(config, in_job)
-    os.environ.setdefault("APEXBENCH_RUN_ID", uuid.uuid4().hex[:12])
+    inherited.prepare(config, in_job)
     return plan
-
-
-def _forget_foreign_modules() -> None:
-    """Look for modules where the jobs will: in this interpreter, not in the caller's PYTHONPATH.
-
-    A native job and a container ignore it (see ``runtimes.environment``), so a torch or an Apex
-    that lies there must not enter the fingerprint. Where Snakemake itself came from it, it stays.
-    """
-    package = str(Path(__file__).parents[1])
-    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    foreign = {os.path.abspath(part) for part in given} - {package}
-    home = getattr(sys.modules.get("snakemake"), "__file__", None) or ""
-    if any(home.startswith(part + os.sep) for part in foreign):
-        os.environ["PYTHONPATH"] = os.pathsep.join([package, *given])
-        return
-    sys.path[:] = [part for part in sys.path if os.path.abspath(part) not in foreign]
-    os.environ["PYTHONPATH"] = package
-    os.environ["PYTHONNOUSERSITE"] = "1"
-
-
-def _prepare(config: Config, in_job: bool) -> None:
-    # Snakemake overwrites OMP_NUM_THREADS with a rule's threads: what the user set is kept here.
-    if config.cluster == "none":
-        asked = os.environ.get("OMP_NUM_THREADS") or str(cores())
-        os.environ.setdefault("APEXBENCH_THREADS", asked)
-    elif in_job:
-        # The login node's cores and its Snakemake mean nothing on this node.
-        os.environ.setdefault("APEXBENCH_THREADS", str(allocation.threads()))
-        processes.announce_owner()
 
 
 def effective(plan: Plan) -> str:

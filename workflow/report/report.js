@@ -27,6 +27,18 @@
   };
   for (const table of document.querySelectorAll("table.sortable")) {
     const heads = [...table.tHead.rows[0].cells];
+    // On a phone every row is a card of labelled lines, so that no verdict is out of sight; as
+    // blocks they would lose what they are to a screen reader, if they did not say it.
+    const names = heads.map((head) => head.textContent.trim());
+    table.classList.add("cards");
+    table.setAttribute("role", "table");
+    for (const row of table.rows) {
+      row.setAttribute("role", "row");
+      [...row.cells].forEach((cell, index) => {
+        cell.setAttribute("role", cell.tagName === "TH" ? "columnheader" : "cell");
+        if (cell.tagName === "TD") cell.dataset.label = names[index];
+      });
+    }
     heads.forEach((head, column) => {
       head.firstElementChild.addEventListener("click", () => {
         const up = head.getAttribute("aria-sort") !== "ascending";

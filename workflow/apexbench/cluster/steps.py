@@ -32,6 +32,22 @@ class Nodes:
     cores: int | None
 
 
+def check(count: int, cluster: str, runtime: str) -> None:
+    """Raise UserError where one training cannot be on ``count`` nodes, whatever Slurm gives it."""
+    if count > 1 and cluster == "none":
+        raise UserError(
+            f"transformer.nodes is {count}, but only Slurm starts one training on several nodes: "
+            "run `make slurm` on a cluster's login node (docs/slurm.md), or set "
+            "transformer.nodes: 1."
+        )
+    if count > 1 and runtime in ("docker", "podman"):
+        raise UserError(
+            f"transformer.nodes is {count}, but a {runtime} container has no network on which "
+            "ranks of several nodes could meet: set runtime: apptainer or runtime: native, or "
+            "transformer.nodes: 1."
+        )
+
+
 def nodes(count: int, environment: Mapping[str, str] = os.environ) -> Nodes:
     """The nodes of the Slurm job around this process.
 

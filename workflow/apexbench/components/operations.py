@@ -28,6 +28,8 @@ FORMULA = (
     "rounded to the dtype on the way, n terms in the longest sum"
 )
 
+Tensors = dict[str, torch.Tensor]
+
 
 def allowed(dtype: torch.dtype, stages: int, reduction: int) -> float:
     """Largest error accepted after ``stages`` roundings to ``dtype`` and a sum of so many terms."""
@@ -210,11 +212,14 @@ class OperationWorkload(Workload):
         sums: dict[str, torch.Tensor] = {}
         for begin in range(0, length, self.chunk):
             part = slice(begin, min(begin + self.chunk, length))
-            for name, right in self._expected(inputs, part, length).items():
+            expected, sizes = self._expected(inputs, part, length)
+            for name, right in expected.items():
                 if name in self.summed:
                     sums[name] = sums.get(name, 0) + right
                 else:
-                    error, before = self.error(results[name][part], right), worst[name]
+                    unit = sizes.get(name)
+                    error = self.error(results[name][part], right, unit)
+                    before = worst[name]
                     worst[name] = None if error is None or before is None else max(before, error)
         for name, right in sums.items():
             worst[name] = self.error(results[name], right)
@@ -222,11 +227,18 @@ class OperationWorkload(Workload):
         checks = [parity.Check(name, worst[name], limits[name]) for name in results]
         return Parity(all(entry.passed for entry in checks), self.formula, checks)
 
-    def error(self, result: torch.Tensor, right: torch.Tensor) -> float | None:
+    def error(
+        self, result: torch.Tensor, right: torch.Tensor, sizes: torch.Tensor | None = None
+    ) -> float | None:
         """Error of one result; None if it is not finite."""
-        return parity.error(result, right)
+        return parity.error(result, right, sizes)
 
-    def _expected(self, inputs: Inputs, part: slice, length: int) -> dict[str, torch.Tensor]:
+    def sizes(self, dy: torch.Tensor, **tensors: torch.Tensor) -> Tensors:
+        """Root of the sum of squares of each element's terms, float64, of results whose elements
+        differ widely in that; the others are judged by their root mean square."""
+        return {}
+
+    def _expected(self, inputs: Inputs, part: slice, length: int) -> tuple[Tensors, Tensors]:
         def piece(tensor: torch.Tensor) -> torch.Tensor:
             return tensor[part] if tensor.dim() and tensor.shape[0] == length else tensor
 
@@ -239,9 +251,11 @@ class OperationWorkload(Workload):
         leaves = {name: wide[name] for name in inputs.leaves}
         dy = piece(inputs.dy).double()
         gradients = torch.autograd.grad(y, list(leaves.values()), dy)
-        return {"y": y.detach()} | {
+        expected = {"y": y.detach()} | {
             f"d{name}": gradient for name, gradient in zip(leaves, gradients, strict=True)
         }
+        fixed = {name: tensor.detach() for name, tensor in wide.items()}
+        return expected, self.sizes(dy, **fixed)
 
     shared: ClassVar[tuple[str, ...]] = ()
     """Tensors that have no first dimension of their own (weights)."""

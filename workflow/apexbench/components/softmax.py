@@ -99,6 +99,24 @@ class SoftmaxWorkload(OperationWorkload):
         return Inputs(tensors, dy)
 
     def reference(self, **tensors: torch.Tensor) -> torch.Tensor:
+        p = self._probabilities(tensors)
+        return p @ tensors["v"] if self.case["scope"] == "attention" else p
+
+    def sizes(self, dy: torch.Tensor, **tensors: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A causal row has from one term to ``sequence``; dscores = P (dP - Σ P dP)."""
+        p = self._probabilities(tensors)
+        if self.case["scope"] == "softmax":
+            return {"y": p, "dscores": SCALE * _difference(p, dy)}
+        q, k, v = (tensors[name] for name in ("q", "k", "v"))
+        dscores = SCALE * _difference(p, dy @ v.mT)
+        return {
+            "y": _rss(p, v),
+            "dq": _rss(dscores, k),
+            "dk": _rss(dscores.mT, q),
+            "dv": _rss(p.mT, dy),
+        }
+
+    def _probabilities(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         attention = self.case["scope"] == "attention"
         scores = tensors["q"] @ tensors["k"].mT if attention else tensors["scores"]
         hidden = tensors.get("mask")
@@ -108,8 +126,7 @@ class SoftmaxWorkload(OperationWorkload):
         if hidden is not None:
             scaled = scaled.masked_fill(hidden, MASK_VALUE)
         weights = (scaled - scaled.amax(-1, keepdim=True)).exp()
-        p = weights / weights.sum(-1, keepdim=True)
-        return p @ tensors["v"] if attention else p
+        return weights / weights.sum(-1, keepdim=True)
 
     def limits(self) -> Mapping[str, float]:
         n = self.case["sequence"]
@@ -117,6 +134,16 @@ class SoftmaxWorkload(OperationWorkload):
             return {"y": allowed(self.dtype, 2, n), "dscores": allowed(self.dtype, 3, n)}
         backward = dict.fromkeys(("dq", "dk", "dv"), allowed(self.dtype, 6, n))
         return {"y": allowed(self.dtype, 4, n), **backward}
+
+
+def _rss(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Root of the sum of squares of the terms of a @ b."""
+    return (a.square() @ b.square()).sqrt()
+
+
+def _difference(p: torch.Tensor, dp: torch.Tensor) -> torch.Tensor:
+    """The same of P (dP - Σ P dP), by rows."""
+    return p * (dp.square() + (p * dp).square().sum(-1, keepdim=True)).sqrt()
 
 
 component = Component("softmax", SoftmaxWorkload, label)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from apexbench.disk import a_file
 from apexbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[3]
 app = typer.Typer(no_args_is_help=True, help="The image with Apex compiled from source.")
 
-Record = Annotated[Path, typer.Option("--out", help="The image's record.")]
-Log = Annotated[Path, typer.Option(help="The build's log.")]
+Record = Annotated[Path, typer.Option("--out", callback=a_file, help="The image's record.")]
+Log = Annotated[Path, typer.Option(callback=a_file, help="The build's log.")]
 Runtime = Annotated[str, typer.Option(help="auto, docker, podman or apptainer.")]
 OUT, LOG = Path("results/image.json"), Path("results/logs/image.log")
 
@@ -110,7 +111,7 @@ def show(out: Record = OUT) -> None:
 
 @app.command()
 def sif(
-    to: Annotated[Path, typer.Argument(help="The .sif to write.")],
+    to: Annotated[Path, typer.Argument(callback=a_file, help="The .sif to write.")],
     out: Record = OUT,
     log: Log = LOG,
 ) -> None:

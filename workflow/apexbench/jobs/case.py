@@ -26,6 +26,9 @@ class _Watch(Watch):
     def beat(self, phase: str, implementation: str | None) -> None:
         self._context.beat.write(phase, implementation, self._context.limit_seconds)
 
+    def begin(self) -> None:
+        self._context.probe.begin()
+
     def state(self) -> dict[str, Any]:
         return self._context.probe.state()
 
@@ -53,7 +56,8 @@ def measure(
     for entry in chosen:
         running.cells[entry.name] = preparing.cell_for(entry, context, lost)
     if preparing.INPUTS in lost:
-        preparing.spread(running, *lost[preparing.INPUTS], preparing.LOST_REMEDY)
+        status, reason = lost[preparing.INPUTS]
+        preparing.spread(running, status, reason, preparing.lost_remedy(reason))
     workload: Workload | None = None
     samples: dict[str, Samples] = {}
     try:

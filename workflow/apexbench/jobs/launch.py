@@ -1,4 +1,4 @@
-"""The measuring process as its supervisor sees it: one, one a GPU, or those of several nodes."""
+"""Starts a measuring process: one, one a GPU, or those of several nodes of a Slurm job."""
 
 from __future__ import annotations
 
@@ -14,49 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from apexbench.cluster import steps
-from apexbench.jobs import plain_paths, ranks
+from apexbench.jobs import plain_paths
+from apexbench.jobs.child import Measuring, MeasuringOnNodes
 from apexbench.jobs.request import Request, Task
-from apexbench.machine import apex_source
+from apexbench.machine import apex_source, host
 from apexbench.measuring.beat import Beat
 from apexbench.processes import die_with_parent
-
-ENDING_S = 30
-"""What srun has to end its tasks on every node."""
-
-
-class Measuring:
-    """A measuring process: its events come from ``readable``, its state from ``beat``."""
-
-    def __init__(self, child: subprocess.Popen[bytes], readable: int, beat: Beat, scratch: Path):
-        self.child, self.readable, self.beat = child, readable, beat
-        self._scratch = scratch
-
-    def over(self) -> bool:
-        """Whether it has ended."""
-        return self.child.poll() is not None
-
-    def end(self) -> None:
-        """End it now, whatever it does."""
-        self.child.kill()
-
-    def status(self) -> int:
-        """Its exit status once it has ended, negative for a signal."""
-        return self.child.wait()
-
-
-class MeasuringOnNodes(Measuring):
-    """srun, and with it the ranks of every node."""
-
-    def end(self) -> None:
-        self.child.terminate()  # srun ends its tasks; killed, it would leave them
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.child.wait(ENDING_S)
-        self.child.kill()
-
-    def status(self) -> int:
-        own = self.child.wait()
-        first = ranks.first_failure(self._scratch)
-        return own if own == 0 or first is None else first
 
 
 @contextlib.contextmanager
@@ -106,11 +69,12 @@ def _here(
 ) -> Iterator[Measuring]:
     readable, writable = os.pipe()
     path = _described(job, scratch, writable)
+    kills = host.oom_kills()
     module = ["apexbench.jobs.ranks", str(gpus)] if gpus > 1 else ["apexbench.jobs.worker"]
     with log.open("ab") as output:
         child = subprocess.Popen(
             [plain_paths.interpreter(scratch), "-m", *module, str(path)],
-            env=_environment(tasks, scratch),
+            env=environment(tasks, scratch),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -118,7 +82,7 @@ def _here(
         )
     os.close(writable)
     try:
-        yield Measuring(child, readable, beat, scratch)
+        yield Measuring(child, readable, beat, scratch, kills)
     finally:
         os.close(readable)
 
@@ -159,7 +123,7 @@ def _on_nodes(
             preexec_fn=lambda: die_with_parent(signal.SIGTERM, parent),
         )
     try:
-        yield MeasuringOnNodes(child, readable, beat, scratch)
+        yield MeasuringOnNodes(child, readable, beat, scratch, kills=None)
     finally:
         os.close(readable)
         os.close(held)
@@ -185,7 +149,7 @@ def legacy(task: Task) -> str | None:
     return None if named in (None, "none") else str(named)
 
 
-def _environment(tasks: Sequence[Task], scratch: Path) -> dict[str, str]:
+def environment(tasks: Sequence[Task], scratch: Path) -> dict[str, str]:
     """The child's environment; for apex.amp the Apex that still has it comes first on the path."""
     found = plain_paths.environment(scratch)
     if legacy(tasks[0]) is None:

@@ -19,12 +19,19 @@ from apexbench.measuring.beat import Beat
 from apexbench.measuring.sampler import Settings
 from apexbench.measuring.state import StateProbe
 from apexbench.measuring.timers import Timer
-from apexbench.records import Cell
+from apexbench.records import KILLED, Cell
 
 LOG = logging.getLogger(__name__)
 INPUTS = "inputs"
 """What a process is charged to that ended while it prepared what the arms share."""
 LOST_REMEDY = "see the log of this component; apexbench retry clears the cell"
+
+
+def lost_remedy(reason: str) -> str:
+    """What to do about a cell whose process ended for ``reason``."""
+    if KILLED in reason:
+        return "the same command measures it again: see who kills processes on this machine"
+    return LOST_REMEDY
 
 
 @dataclass
@@ -84,7 +91,7 @@ def cell_for(entry: Implementation, context: Context, lost: Mapping[str, tuple[s
     cell = Cell(entry.name, entry.package, "ok", entry.description)
     if entry.name in lost:
         cell.status, cell.reason = lost[entry.name]
-        cell.remedy = LOST_REMEDY
+        cell.remedy = lost_remedy(cell.reason)
     elif (missing := entry.missing(context.device)) is not None:
         cell.status, (cell.reason, cell.remedy) = "unavailable", missing
     return cell
@@ -184,14 +191,15 @@ def _evidence(
     entry: Implementation, arm: Arm, cell: Cell, context: Context, before: int
 ) -> str | None:
     """Kernels and peak memory of one call; why this arm must not be timed, or None."""
-    cell.kernels = evidence.kernel_names(arm)
+    seen = evidence.traced(arm)
+    cell.kernels = seen.kernels
     cell.peak_memory_bytes = evidence.peak_memory(arm, context.timer, before)
     if entry.kernel and not evidence.matches(cell.kernels, entry.kernel):
         return f"none of its kernels matches {entry.kernel!r}: it fell back to another library"
-    if (late := evidence.outside(arm)) > evidence.LATE_S:
+    if seen.late_s > evidence.LATE_S:
         return (
-            f"{1e6 * late:.0f} µs of its work run on a stream that it does not join: no window "
-            "would see them"
+            f"{1e6 * seen.late_s:.0f} µs of its work run on a stream that it does not join: no "
+            "window would see them"
         )
     return None
 

@@ -17,12 +17,21 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from apexbench.errors import UserError
+from apexbench.machine import host
 from apexbench.processes import die_with_parent
 
 _SIOCGIFADDR = 0x8915
 WORKER = ("-m", "apexbench.jobs.worker")
+
+
+class Failure(NamedTuple):
+    """How a rank failed: its exit status, negative for a signal; whether memory ended there."""
+
+    status: int
+    memory_ended: bool
 
 
 def main(count: str, job: str) -> int:
@@ -43,7 +52,8 @@ def on_a_node(count: int, nodes: int, port: int, addresses: Sequence[str], job: 
     """Run this node's ``count`` ranks of a step over ``nodes``; whether one failed.
 
     ``addresses`` are those of the first two nodes, ``port`` one of the first. A failed rank leaves
-    its exit status beside ``job``, since srun tells only the highest of all tasks.
+    its exit status beside ``job``, since srun tells only the highest of all tasks, and whether the
+    kernel has killed for lack of memory, which shows on its own node alone.
 
     Raises:
         UserError: this node has fewer GPUs for this job than ranks.
@@ -58,17 +68,19 @@ def on_a_node(count: int, nodes: int, port: int, addresses: Sequence[str], job: 
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
     where = [f"--nnodes={nodes}", f"--node-rank={node}"]
     where += [f"--master-addr={addresses[0]}", f"--master-port={port}"]
+    kills = host.oom_kills()
     status = _torchrun([*where, f"--nproc-per-node={count}", *WORKER, str(job)])
     if status != 0:
-        (job.parent / f"status-{node}").write_text(f"{time.time()} {status}")
+        ended = f"{time.time()} {status} {int(host.oom_kills() != kills)}"
+        (job.parent / f"status-{node}").write_text(ended)
     return int(status != 0)
 
 
-def first_failure(folder: Path) -> int | None:
-    """The exit status of the rank that failed first, where one did; negative for a signal."""
+def first_failure(folder: Path) -> Failure | None:
+    """How the rank that failed first did, where one did."""
     told = [path.read_text().split() for path in folder.glob("status-*")]
-    ended = sorted((float(when), int(status)) for when, status in told)
-    return ended[0][1] if ended else None
+    ended = sorted((float(when), int(status), kills == "1") for when, status, kills in told)
+    return Failure(*ended[0][1:]) if ended else None
 
 
 def interface(address: str) -> str | None:

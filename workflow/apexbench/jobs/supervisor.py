@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,24 @@ from typing import Any
 from apexbench import records
 from apexbench.cluster import fingerprint
 from apexbench.errors import UserError
-from apexbench.jobs import launch
+from apexbench.jobs import child, launch
 from apexbench.jobs.progress import Progress
 from apexbench.jobs.provenance import gpu
 from apexbench.jobs.request import Request, Task
 from apexbench.jobs.worker import EXIT_DEVICE_LOST
 
 MOST_RESTARTS_WITHOUT_PROGRESS = 3
+
+
+@dataclass(frozen=True)
+class End:
+    """How a measuring process ended: what it was at, by its events and its last heartbeat."""
+
+    status: int
+    key: str | None
+    phase: str
+    implementation: str | None
+    memory_ended: bool
 
 
 @dataclass
@@ -39,6 +48,7 @@ class Job:
     log: Path
     done: dict[str, str] = field(default_factory=dict)
     lost: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
+    killed: set[str] = field(default_factory=set)
     seconds: dict[str, float] = field(default_factory=lambda: {"starting": 0.0, "cases": 0.0})
     measured: int = 0
     until: float | None = None
@@ -90,6 +100,11 @@ def run(
             for task in tasks
             if task.key in job.done
         ],
+        "killed": [
+            key
+            for key, cells in job.lost.items()
+            if any(records.KILLED in reason for _, reason in cells.values())
+        ],
         "missing": [
             {
                 "case": records.canonical(task.case),
@@ -121,7 +136,8 @@ def _find_done(job: Job, tasks: list[Task]) -> None:
             record = records.read(path)
             if not _is_of(record, task, job.request):
                 raise records.misplaced(path)
-            job.done[task.key] = path.name
+            if not record.killed:  # else measured again
+                job.done[task.key] = path.name
 
 
 def _is_of(record: records.Record, task: Task, request: Request) -> bool:
@@ -150,42 +166,40 @@ def _measure(job: Job, tasks: list[Task], progress: Progress) -> None:
     idle = 0
     while (left := [task for task in tasks if task.key not in job.done]) and not job.over:
         before = len(job.done), sum(len(entry) for entry in job.lost.values())
-        status, key, beat = _child(job, left, progress)
-        if status == 0:
+        end = _child(job, left, progress)
+        if end.status == 0:
             continue
-        if status != EXIT_DEVICE_LOST:
-            _blame(job, status, key, beat)
+        if end.status != EXIT_DEVICE_LOST:
+            _blame(job, end)
         after = len(job.done), sum(len(entry) for entry in job.lost.values())
         idle = idle + 1 if before == after else 0
-        if idle >= MOST_RESTARTS_WITHOUT_PROGRESS or (key is None and status != 0 and idle):
+        if idle >= MOST_RESTARTS_WITHOUT_PROGRESS or (end.key is None and idle):
             raise UserError(
                 f"the measuring process of {job.request.component} ends before it measures "
-                f"anything ({_ending(status)}): read {job.log}"
+                f"anything ({child.ending(end.status)}): read {job.log}"
             )
 
 
-def _blame(
-    job: Job, status: int, key: str | None, beat: tuple[int, str, str | None, float | None]
-) -> None:
+def _blame(job: Job, end: End) -> None:
     """Charge the end of a child to the implementation that the heartbeat names."""
-    _, phase, implementation, _ = beat
+    key, phase, implementation = end.key, end.phase, end.implementation
     if key is None:
         return
-    reason = f"the process ended during {phase} ({_ending(status)})"
-    kind = "out_of_memory" if status == -signal.SIGKILL and "hung" not in phase else "failed"
+    kind, reason = "failed", f"the process ended during {phase} ({child.ending(end.status)})"
     if phase.startswith("hung"):
         reason = phase
+    elif end.status == -signal.SIGKILL and end.memory_ended:
+        kind = "out_of_memory"
+    elif end.status == -signal.SIGKILL:
+        if key not in job.killed:  # somebody's mistake, perhaps: once more
+            job.killed.add(key)
+            return
+        reason = f"{records.KILLED} during {phase}, twice"
     job.lost.setdefault(key, {})[implementation or "inputs"] = (kind, reason)
 
 
-def _ending(status: int) -> str:
-    if status < 0:
-        return f"signal {signal.Signals(-status).name}"
-    return f"exit status {status}"
-
-
-def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | None, Any]:
-    """One measuring process; returns its exit status, the case it was at, its last heartbeat."""
+def _child(job: Job, tasks: list[Task], progress: Progress) -> End:
+    """Run one measuring process to its end."""
     cache = cache_folder(job.folder)
     description = {
         "request": asdict(job.request),
@@ -196,11 +210,11 @@ def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | 
     }
     with launch.measuring(job.request, description, tasks, job.log, cache) as process:
         current: str | None = None
-        hung: tuple[int, str, str | None, float | None] | None = None
+        hung: tuple[str, str | None] | None = None
         try:
-            for event in _events(process):
+            for event in process.events():
                 if event["event"] == "hung":
-                    hung = (0, event["text"], event["implementation"], None)
+                    hung = event["text"], event["implementation"]
                     process.end()
                     break
                 current = _note(job, event, current, progress)
@@ -208,7 +222,9 @@ def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | 
             if hung is None and not process.over() and sys.exc_info()[0] is not None:
                 process.end()
             status = process.status()
-        return status, current, hung or process.beat.read()
+        _, phase, implementation, _ = process.beat.read()
+        phase, implementation = hung or (phase, implementation)
+        return End(status, current, phase, implementation, process.memory_ended())
 
 
 def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progress) -> str | None:
@@ -235,29 +251,3 @@ def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progre
         progress.record(len(job.done))
         return None
     return current
-
-
-def _events(process: launch.Measuring) -> Iterator[dict[str, Any]]:
-    """Events of the child until it ends; ``hung`` when the heartbeat stands still."""
-    buffer, last, since = b"", -1, time.monotonic()
-    while True:
-        over = process.over()
-        ready, _, _ = select.select([process.readable], [], [], 0.0 if over else 1.0)
-        if ready:
-            chunk = os.read(process.readable, 65536)
-            if not chunk:
-                return
-            buffer += chunk
-            *lines, buffer = buffer.split(b"\n")
-            yield from (json.loads(line) for line in lines)
-            since = time.monotonic()
-            continue
-        if over:
-            return
-        count, phase, implementation, limit = process.beat.read()
-        if count != last:
-            last, since = count, time.monotonic()
-        elif limit is not None and time.monotonic() - since > limit:
-            text = f"hung: {phase} took longer than the limit of {limit:g} s"
-            yield {"event": "hung", "text": text, "implementation": implementation}
-            return

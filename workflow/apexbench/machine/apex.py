@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from apexbench.errors import UserError
-from apexbench.machine import apex_source, cubin
-from apexbench.machine.apex_source import CORE, EXTENSIONS
+from apexbench.machine import apex_source, apex_verdict, cubin
+from apexbench.machine.apex_source import EXTENSIONS
 from apexbench.machine.gpu import cuda_driver_version, visible_gpus
 from apexbench.machine.import_probe import Imported, probe
 from apexbench.machine.install import ApexInstall, find_apex, torch_build
@@ -36,11 +34,6 @@ STATES = (
 
 NEEDS_GPU = "needs an NVIDIA GPU"
 REMOVED = "removed from Apex in 2025"
-
-# How the loader words it when a module was compiled against another torch or another CUDA.
-_OTHER_TORCH = re.compile(
-    r"undefined symbol|lib(c10|torch|cudart|cublas|cusparse)\w*\.so[\d.]*: cannot open"
-)
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ class ApexStatus:
         if module not in EXTENSIONS:
             return None
         if module in self.errors:
-            if _OTHER_TORCH.search(self.errors[module]):
+            if apex_verdict.OTHER_TORCH.search(self.errors[module]):
                 return f"{module} was built for another torch", install
             return f"{module} cannot be imported: {self.errors[module]}", install
         if not self.modules.get(module, False):
@@ -106,12 +99,13 @@ class ApexStatus:
             return f"{self._name} was built without {module}", install
         embedded = self.module_architectures.get(module)
         if self.capability and embedded and not cubin.runs_on(embedded, self.capability):
-            return f"{module} has no code for this GPU (sm_{_digits(self.capability)})", install
+            needed = f"sm_{apex_verdict.digits(self.capability)}"
+            return f"{module} has no code for this GPU ({needed})", install
         return None
 
     @property
     def _name(self) -> str:
-        return _name(self.commit)
+        return apex_verdict.called(self.commit)
 
     def _install(self, module: str) -> str:
         flag = EXTENSIONS.get(module)
@@ -175,7 +169,7 @@ def _status(probing: bool, search_path: tuple[str, ...] | None) -> ApexStatus:
         imported = probe([*names, *EXTENSIONS], search_path)
     modules, errors = _modules(install, imported)
     embedded = _architectures(install) if probing else {}
-    found = _Evidence(install, imported, modules, errors, embedded, capability)
+    found = apex_verdict.Evidence(install, imported, modules, errors, embedded, capability, build)
     state, sentence = found.judge()
     notes = list(install.notes)
     if probing and modules and any(modules.values()) and not embedded:
@@ -183,7 +177,7 @@ def _status(probing: bool, search_path: tuple[str, ...] | None) -> ApexStatus:
     return ApexStatus(
         state=state,
         sentence=sentence,
-        remedy=_remedy(state, install, capability),
+        remedy=apex_verdict.remedy(state, install, capability),
         commit=install.commit,
         commit_source=install.commit_source,
         build_seconds=install.build.get("seconds"),
@@ -234,103 +228,3 @@ def _architectures(install: ApexInstall) -> dict[str, list[str]]:
     elif not found and isinstance(recorded, list):
         found = {name: list(map(str, recorded)) for name in install.extensions if name != "apex_C"}
     return found
-
-
-@dataclass(frozen=True)
-class _Evidence:
-    install: ApexInstall
-    imported: Mapping[str, Imported]
-    modules: Mapping[str, bool]
-    errors: Mapping[str, str]
-    embedded: Mapping[str, list[str]]
-    capability: str | None
-
-    def judge(self) -> tuple[str, str]:
-        """State and sentence: the first of these that holds."""
-        name = _name(self.install.commit)
-        kind = self.install.kind
-        if kind == "absent":
-            return "absent", "Apex is not installed."
-        if kind == "foreign":
-            label = " ".join(filter(None, ("apex", self.install.version)))
-            return "foreign", f"The installed {label} is PyPI's Pyramid toolkit, not NVIDIA Apex."
-        problem = self._broken()
-        if problem:
-            return "broken", f"{name} is broken: {problem}."
-        other = next((m for m in CORE if _OTHER_TORCH.search(self.errors.get(m, ""))), None)
-        if other:
-            build = torch_build()
-            version = f"torch {build.version}" if build else "the installed torch"
-            detail = _short(self.errors[other])
-            return "wrong_torch", f"{name} was built for another torch than {version}: {detail}."
-        failed = next((m for m in CORE if m in self.errors), None)
-        if failed:
-            return "broken", f"{name} is broken: {failed}: {_short(self.errors[failed])}."
-        if not any(self.modules.get(module, False) for module in CORE):
-            text = f"{name} was built Python-only: FusedAdam and the norms have no kernels."
-            return "python_only", text
-        for module in CORE:
-            built_for = self.embedded.get(module)
-            if self.capability and built_for and not cubin.runs_on(built_for, self.capability):
-                theirs, ours = ", ".join(built_for), _digits(self.capability)
-                sentence = f"{name} was compiled for {theirs}; this GPU needs sm_{ours}."
-                return "wrong_architecture", sentence
-        return "compiled", self._compiled(name)
-
-    def _broken(self) -> str | None:
-        install = self.install
-        if install.kind == "leftovers":
-            left = sorted(path.name for path in install.leftovers) or ["only pip's metadata"]
-            return f"half-uninstalled, what is left is {', '.join(left[:3])}"
-        if install.lost:
-            return f"half-uninstalled, {install.lost[0]} is gone"
-        if install.stale:
-            return f"{install.stale[0]} is a stale file of another build"
-        torch = self.imported.get("torch")
-        if torch and not torch.ok:
-            return f"torch cannot be imported ({_short(torch.error)})"
-        for module in ("apex", "apex.normalization", "apex.optimizers"):
-            fate = self.imported.get(module)
-            if fate and not fate.ok:
-                return f"{module} cannot be imported ({_short(fate.error)})"
-        return None
-
-    def _compiled(self, name: str) -> str:
-        count = sum(self.modules.values())
-        missing = [module for module in CORE if not self.modules.get(module, False)]
-        built_for = sorted({arch for names in self.embedded.values() for arch in names})
-        detail = f"{count} module{'s' if count != 1 else ''}"
-        detail += f", {', '.join(built_for)}" if built_for else ""
-        detail += f"; without {missing[0]}" if missing else ""
-        return f"{name} is compiled ({detail})."
-
-
-def _remedy(state: str, install: ApexInstall, capability: str | None) -> str | None:
-    if state == "compiled":
-        return None
-    command = apex_source.install_command(capability)
-    clean = f"{apex_source.python_command()} -m pip uninstall -y apex"
-    if install.kind == "leftovers":
-        files = " ".join(shlex.quote(str(path)) for path in install.leftovers)
-        return f"{clean}; rm -rf {files} && {command}" if files else f"{clean}; {command}"
-    if install.stale:
-        files = " ".join(shlex.quote(str(install.extensions[name])) for name in install.stale)
-        return f"rm {files} && {command}"
-    if state == "foreign":
-        return f"{clean} && {command}"
-    return command
-
-
-def _name(commit: str | None) -> str:
-    return f"Apex {commit[:7]}" if commit else "Apex (unknown commit)"
-
-
-def _digits(capability: str) -> str:
-    return capability.replace(".", "")
-
-
-def _short(error: str | None) -> str:
-    """An import error on one line, without the folder of the file it names."""
-    text = re.sub(r"(?<![\w.])/\S*/", "", " ".join((error or "unknown error").split()))
-    text = text.removeprefix("ImportError: ").rstrip(".")
-    return text if len(text) <= 160 else f"{text[:157]}..."

@@ -69,6 +69,21 @@ def memory_bytes() -> int | None:
     return min([total, *limits]) if total else None
 
 
+def oom_kills() -> int | None:
+    """How often the kernel has killed a process of this cgroup because memory ended; None: unknown.
+
+    The count is of processes in the cgroup, whichever limit was hit, and rises before the signal is
+    sent. Outside any cgroup it is the whole machine's.
+    """
+    found = _cgroup_values("memory", "memory.oom_control", "memory.events")
+    for text in [*found[:1], _read("/proc/vmstat") or ""]:
+        for line in text.splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.strip().isdigit():
+                return int(value)
+    return None
+
+
 def existing_parent(path: Path | str) -> Path:
     """``path`` or its nearest ancestor that exists."""
     place = Path(path).absolute()

@@ -6,61 +6,74 @@ import functools
 import re
 import sys
 import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from apexbench.measuring.arms import Arm
 from apexbench.measuring.timers import Timer
 
 MOST_KERNELS = 60
-LATE_S = 50e-6
-"""Waiting for an idle device takes about 5 µs; more than this is work that a window missed."""
+LATE_S = 5e-6
+"""More device work than this after a call's own stream has gone on is work that windows miss."""
+MARK_CYCLES = 2000
+MARK = "spin_kernel"
+"""The kernel of ``torch.cuda._sleep``."""
 
 
-def kernel_names(arm: Arm) -> list[str]:
-    """Distinct CUDA kernels of one call, in order of first launch."""
+@dataclass(frozen=True)
+class Traced:
+    """One call as the device saw it: its kernels' names, and the seconds that no window would see.
+
+    ``late_s`` is how long the call's work went on after the current stream had done its part.
+    """
+
+    kernels: list[str]
+    late_s: float
+
+
+def traced(arm: Arm) -> Traced:
+    """Profile one call; a kernel queued behind it marks where a window would end.
+
+    A window waits for the current stream alone: work on another stream that the call did not join
+    still runs when the mark does. Names are distinct, in order of first launch.
+    """
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     arm.prepare(1)
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+    with warnings.catch_warnings(), profile(activities=[ProfilerActivity.CUDA]) as trace:
+        warnings.simplefilter("ignore")
         arm.call(0)
+        torch.cuda._sleep(MARK_CYCLES)
         torch.cuda.synchronize()
     arm.finish()
-    names = [
-        event.name
-        for event in trace.events()
-        if event.device_type == torch.autograd.DeviceType.CUDA
-        and not event.name.startswith(("Memcpy", "Memset"))
-    ]
-    return [name[:200] for name in dict.fromkeys(names)][:MOST_KERNELS]
+    events = [e for e in trace.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    events.sort(key=lambda event: event.time_range.start)
+    mark = max((i for i, event in enumerate(events) if MARK in event.name), default=None)
+    if mark is None:
+        return Traced(_names(events), 0.0)
+    end = events.pop(mark).time_range.start
+    late = max((event.time_range.end - end for event in events), default=0.0)
+    return Traced(_names(events), max(0.0, 1e-6 * late))
+
+
+def kernel_names(arm: Arm) -> list[str]:
+    """Distinct CUDA kernels of one call, in order of first launch."""
+    return traced(arm).kernels
+
+
+def _names(events: Sequence[Any]) -> list[str]:
+    copies = ("Memcpy", "Memset")
+    names = [event.name[:200] for event in events if not event.name.startswith(copies)]
+    return list(dict.fromkeys(names))[:MOST_KERNELS]
 
 
 def matches(kernels: list[str], pattern: str) -> bool:
     """Whether one of the kernels is the one an implementation says it launches."""
     return any(re.search(pattern, name) for name in kernels)
-
-
-def outside(arm: Arm, tries: int = 5) -> float:
-    """Seconds of device work that one call leaves outside its window, on other streams.
-
-    A window's end event waits for the current stream alone; what a call started elsewhere and never
-    joined would go unseen. Tried again where it seems long, since the host may be interrupted.
-    """
-    import torch
-
-    late: list[float] = []
-    while len(late) < tries and (not late or min(late) > LATE_S):
-        arm.prepare(1)
-        torch.cuda.synchronize()
-        end = torch.cuda.Event()
-        arm.call(0)
-        end.record()
-        end.synchronize()
-        begin = time.perf_counter()
-        torch.cuda.synchronize()
-        late.append(time.perf_counter() - begin)
-        arm.finish()
-    return min(late)
 
 
 def warm(arm: Arm, timer: Timer, calls: int = 3) -> float:

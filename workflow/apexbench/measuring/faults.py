@@ -7,7 +7,10 @@ import re
 from apexbench.measuring.arms import Diverged, Unsupported
 
 CUDA_FAULT = re.compile(
-    r"CUDA error|CUDNN_STATUS_EXECUTION_FAILED|device-side assert", re.IGNORECASE
+    r"CUDA error|CUDNN_STATUS_EXECUTION_FAILED|device-side assert"
+    # A capture that broke leaves the generator of random numbers in it, and all captures after it.
+    r"|graph capture|INTERNAL ASSERT FAILED",
+    re.IGNORECASE,
 )
 
 HOST_MEMORY = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")

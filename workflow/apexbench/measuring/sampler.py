@@ -139,7 +139,7 @@ class Sampler:
     def _rounds(
         self, samples: Samples, live: list[str], labels: list[int], stop_at: float = math.inf
     ) -> Samples:
-        """Take the rounds of ``labels``; a block disturbed by hardware throttling is taken again.
+        """Take the rounds of ``labels``; a disturbed block is taken again, up to a limit.
 
         The pilot gives ``stop_at``: past half the budget it ends after two blocks at the least.
         """
@@ -158,7 +158,8 @@ class Sampler:
                 with _no_collection():
                     taken = self._block(result, live, length)
                 state = {"block": block, **self.watch.state()}
-                if state.get("hardware_throttle") and retries > 0:
+                disturbed = state.get("hardware_throttle") or state.get("cpu_contended")
+                if disturbed and retries > 0:
                     retries -= 1
                     result.repeated_blocks += 1
                     result.state.append({**state, "repeated": True})
@@ -176,6 +177,7 @@ class Sampler:
 
     def _block(self, result: Samples, live: list[str], length: int) -> dict[str, list[int]]:
         self.workload.allocate(max(result.calls[name] for name in live))
+        self.watch.begin()
         taken: dict[str, list[int]] = {name: [] for name in live}
         for index in range(length):
             for position in self.random.permutation(len(live)):

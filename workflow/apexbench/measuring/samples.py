@@ -62,6 +62,9 @@ class Watch:
     def beat(self, phase: str, implementation: str | None) -> None:
         """Called before every window."""
 
+    def begin(self) -> None:
+        """Called where a block begins, after its buffers were made."""
+
     def state(self) -> dict[str, Any]:
         """State of the machine at the end of a block."""
         return {}

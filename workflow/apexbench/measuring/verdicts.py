@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from apexbench.measuring import statistics
+from apexbench.measuring.contention import BUSY_CPU
 from apexbench.measuring.sampler import Samples, Settings
 from apexbench.measuring.statistics import Interval
 from apexbench.records import Comparison, Parity, Record, Work
@@ -47,7 +48,12 @@ def location(samples: Samples, name: str, confidence: float) -> Interval:
 
 
 def sampling(samples: Samples) -> dict[str, Any]:
-    """How the samples of one quantity were taken, for the record."""
+    """How the samples of one quantity were taken, for the record.
+
+    On a GPU a busy host stands there as a note, where the quantity holds the host's work.
+    """
+    busy = sum(bool(state.get("host_contended")) for state in samples.state)
+    note = f"other processes kept the host's CPU busy in {busy} of {len(samples.state)} blocks"
     return {
         "pilot_rounds": samples.pilot_rounds,
         "rounds": len(samples.blocks),
@@ -59,6 +65,7 @@ def sampling(samples: Samples) -> dict[str, Any]:
         "repeated_blocks": samples.repeated_blocks,
         "cold": samples.cold,
         "outliers": {name: statistics.outliers(times) for name, times in samples.times.items()},
+        **({"note": note} if busy and samples.quantity == "step_time" else {}),
     }
 
 
@@ -137,10 +144,20 @@ def compared(
         low=low,
         high=high,
         margin=margin,
-        verdict=statistics.verdict(low, high, margin),
+        verdict="unclear" if busy_cpu(samples) else statistics.verdict(low, high, margin),
         rounds=len(samples.blocks),
         flags=_flags(samples, candidate, members),
     )
+
+
+def busy_cpu(samples: Samples) -> bool:
+    """Whether more blocks were disturbed than the interval cuts from one end of its values.
+
+    What a neighbour takes, it takes from arms of many threads more than from those of one: a shift
+    that the interval does not hold, so that no verdict is read off it.
+    """
+    kept = [state for state in samples.state if not state.get("repeated")]
+    return sum(bool(state.get("cpu_contended")) for state in kept) > statistics.trimmed(len(kept))
 
 
 def _flags(samples: Samples, candidate: str, members: list[str]) -> list[str]:
@@ -156,6 +173,8 @@ def _flags(samples: Samples, candidate: str, members: list[str]) -> list[str]:
         flags.append("hardware throttling")
     if any(state.get("foreign_processes") for state in samples.state):
         flags.append("another process used the GPU")
+    if busy_cpu(samples):
+        flags.append(BUSY_CPU)
     if {candidate, *members} & set(samples.short):
         flags.append("a window holds too few calls to be long against the empty window")
     flags += samples.flags

@@ -7,6 +7,7 @@ nanoseconds per call in the summaries. Everything the report says is computed fr
 
 from apexbench.records.model import (
     BASELINES,
+    KILLED,
     QUANTITIES,
     SCHEMA_VERSION,
     STATUSES,
@@ -18,6 +19,7 @@ from apexbench.records.model import (
     Quantity,
     Record,
     Work,
+    verdict,
 )
 from apexbench.records.store import (
     SCHEMA_PATH,
@@ -45,6 +47,7 @@ from apexbench.records.text import (
 
 __all__ = [
     "BASELINES",
+    "KILLED",
     "QUANTITIES",
     "SCHEMA_PATH",
     "SCHEMA_VERSION",
@@ -72,6 +75,7 @@ __all__ = [
     "read_index",
     "source_digest",
     "sweep",
+    "verdict",
     "write",
     "write_bytes_atomically",
     "write_text_atomically",

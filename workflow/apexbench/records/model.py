@@ -17,7 +17,20 @@ STATUSES = (
 )
 QUANTITIES = ("device_time", "step_time")
 BASELINES = ("torch_default", "torch_eager_best", "torch_best")
+KILLED = "killed by signal 9 from outside"
+"""How the reason of a cell begins whose process was killed, and not for the lack of memory."""
 VERDICTS = ("faster", "slower", "same", "unclear")
+
+
+def verdict(low: float, high: float, margin: float) -> str:
+    """The verdict that an interval of a speed ratio gives (method, point 6), and no other."""
+    if low > 1 + margin:
+        return "faster"
+    if high < 1 / (1 + margin):
+        return "slower"
+    if low >= 1 / (1 + margin) and high <= 1 + margin:
+        return "same"
+    return "unclear"
 
 
 @dataclass
@@ -143,6 +156,11 @@ class Record:
     state: list[dict[str, Any]]
     seconds: dict[str, float]
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def killed(self) -> bool:
+        """Whether a cell is lost to a kill from outside: the same command measures it again."""
+        return any(cell.status == "failed" and KILLED in (cell.reason or "") for cell in self.cells)
 
     def cell(self, implementation: str) -> Cell:
         """The cell of ``implementation``; KeyError if the record has none."""

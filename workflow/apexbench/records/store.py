@@ -19,6 +19,7 @@ from apexbench.records.model import (
     Quantity,
     Record,
     Work,
+    verdict,
 )
 from apexbench.records.text import file_name, load_json, write_text_atomically
 
@@ -45,7 +46,24 @@ def dump(record: Record) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":")) + "\n"
 
 
+_WHOLE = ("calls_per_sample", "peak_memory_bytes", "recompiles", "rounds", "bytes", "flops")
+
+
+def _check_whole(value: dict[str, Any]) -> None:
+    """Counts are integers: JSON Schema takes 1e300 for one, too."""
+    quantities = [entry for cell in value["cells"] for entry in cell["quantities"].values()]
+    for entry in (*value["cells"], *quantities, *value["comparisons"], value["work"]):
+        for name in _WHOLE:
+            if isinstance(entry.get(name), float):
+                raise ValueError(f"'{name}' is {entry[name]!r}, which is no count")
+    if isinstance(value["process"], float):
+        raise ValueError(f"'process' is {value['process']!r}, which is no count")
+    if not all(set(map(type, entry["samples"])) == {int} for entry in quantities):
+        raise ValueError("a sample is not a whole number of nanoseconds")
+
+
 def _check_consistency(value: dict[str, Any]) -> None:
+    _check_whole(value)
     names = [cell["implementation"] for cell in value["cells"]]
     if len(set(names)) != len(names):
         raise ValueError("an implementation stands in it twice")
@@ -65,6 +83,12 @@ def _check_consistency(value: dict[str, Any]) -> None:
         if not comparison["low"] <= comparison["ratio"] <= comparison["high"]:
             raise ValueError(
                 f"a ratio of '{comparison['implementation']}' lies outside its interval"
+            )
+        shown = verdict(comparison["low"], comparison["high"], comparison["margin"])
+        if comparison["verdict"] != shown:
+            raise ValueError(
+                f"'{comparison['implementation']}' is called {comparison['verdict']} against "
+                f"{comparison['baseline']}, but its interval says {shown}"
             )
         if unknown := {comparison["implementation"], *comparison["members"]} - set(names):
             raise ValueError(f"a comparison names '{unknown.pop()}', which it does not hold")
@@ -145,14 +169,16 @@ def read(path: Path) -> Record:
 def outdated(path: Path) -> bool:
     """Whether a record that the index at ``path`` names is gone, or was written to since.
 
-    Such an index is taken back before a run, so that its job looks at each record again, keeps the
-    whole ones and names a damaged one.
+    Or whether a case was killed from outside. Such an index is taken back before a run, so that its
+    job looks at each record again, keeps the whole ones and names a damaged one.
     """
     try:
         since = path.stat().st_mtime_ns
         index = load_json(path.read_text(encoding="utf-8"))
         names = [Path(entry["file"]).name for entry in index["records"]]
-        return any((path.parent / name).stat().st_mtime_ns > since for name in names)
+        return bool(index.get("killed")) or any(
+            (path.parent / name).stat().st_mtime_ns > since for name in names
+        )
     except FileNotFoundError:
         return path.exists()
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from apexbench.disk import cannot_write
-from apexbench.errors import UserError
+from apexbench.disk import a_file, cannot_write
 
 WRITING = ".writing-"
 """How the name of a file begins that is not whole yet."""
@@ -96,8 +95,7 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
     or gone; the old file stays as it was. A kill leaves a file ``.writing-…`` beside it.
     """
     temporary = None
-    if path.exists() and not path.is_file():
-        raise UserError(f"{path} is not a regular file, and is left as it is: name another path.")
+    a_file(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=WRITING)

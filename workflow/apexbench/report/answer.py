@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from apexbench.report import names, numbers, vocabulary
 from apexbench.report.cases import Arm, Case
 from apexbench.report.claims import is_adam, is_apex
+from apexbench.report.leading import TIED, leaders, leading
 from apexbench.report.verdicts import Entry, against, missing_reason, strongest, tally
 
 YES, NO, ONLY, UNTESTED, UNCLEAR = "yes", "no", "only for", "not tested", "unclear"
@@ -169,15 +170,18 @@ def _fastest_per_case(entries: list[Entry]) -> list[Entry]:
 
 
 def _rival(entries: list[Entry]) -> str:
-    """The torch arm that was fastest in every case, or the best of torch and what it mostly was."""
+    """The torch arm that leads every case, else the best of torch and which arms that mostly is."""
     winners = []
     for case, _, versus in entries:
-        members = [arm for name in versus.members if (arm := case.arm(name)) and case.time(arm)]
-        if members:
-            best = min(members, key=lambda arm: case.time(arm).value)  # type: ignore[union-attr]
-            winners.append(names.says(case, best))
+        members = [arm for name in versus.members if (arm := case.arm(name))]
+        found = leaders(case, members)
+        if found is not None:
+            winners.append(leading([names.says(case, arm) for arm in found.arms]))
     most = max(sorted(set(winners)), key=winners.count, default="torch")
-    return most if len(set(winners)) <= 1 else f"the best that PyTorch ships (most often {most})"
+    if len(set(winners)) <= 1 and TIED not in most:
+        return most
+    often = "most often " if len(set(winners)) > 1 else ""
+    return f"the best that PyTorch ships ({often}{most})"
 
 
 def _span(entries: list[Entry], words: Mapping[str, str] | None = None) -> str:

@@ -7,7 +7,6 @@ values multiply to the whole speed-up. Shapley, A value for n-person games, 1953
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from apexbench.records import Record
 from apexbench.report.cases import Arm, Case
 from apexbench.report.names import FLAGS
-from apexbench.report.repeats import Estimate, combine, student
+from apexbench.report.repeats import Estimate, combine, exp, relative, student
 
 PIECES = ("precision", "norm", "optimizer")
 BLOCKS = 20
@@ -36,10 +35,8 @@ class Attribution:
     target: str
     parts: dict[str, Estimate]
     total: Estimate
-
-    def apex(self) -> float:
-        """The factor that norm and optimizer add together: what Apex itself brings."""
-        return self.parts["norm"].value * self.parts["optimizer"].value
+    apex: Estimate
+    """The factor that norm and optimizer add together: what Apex itself brings."""
 
 
 def recipe(
@@ -68,12 +65,18 @@ def flags(arm: Arm) -> list[str]:
 
 
 def factor(case: Case, slow: Arm, fast: Arm) -> Estimate:
-    """How many times faster ``fast`` is than ``slow``, from their paired samples."""
+    """How many times faster ``fast`` is than ``slow``, from paired samples where there are any."""
 
     def log_ratio(log_times: Array) -> float:
         return float(log_times[0] - log_times[1])
 
-    return _estimate(case, _log_medians(case, [slow, fast]), log_ratio)
+    paired = _log_medians(case, [slow, fast])
+    if not paired:  # timed in different processes only
+        one, two = case.time(slow), case.time(fast)
+        assert one is not None
+        assert two is not None
+        return relative(one, two)
+    return _estimate(case, paired, log_ratio)
 
 
 def attribute(case: Case, precision: str, optimizer: str) -> Attribution | None:
@@ -102,7 +105,9 @@ def attribute(case: Case, precision: str, optimizer: str) -> Attribution | None:
     parts = {name: _estimate(case, times, shapley(i)) for i, name in enumerate(PIECES)}
     first, last = cells[0], cells[-1]
     total = _estimate(case, times, lambda log_times: float(log_times[0] - log_times[-1]))
-    return Attribution(case.name, first.implementation, last.implementation, parts, total)
+    norm, update = shapley(PIECES.index("norm")), shapley(PIECES.index("optimizer"))
+    apex = _estimate(case, times, lambda log_times: norm(log_times) + update(log_times))
+    return Attribution(case.name, first.implementation, last.implementation, parts, total, apex)
 
 
 def missing_cells(case: Case, precision: str, optimizer: str) -> list[str]:
@@ -194,8 +199,8 @@ def _estimate(case: Case, log_times: list[Array], value: Callable[[Array], float
     for blocks in log_times:
         values = [value(blocks[:, block]) for block in range(blocks.shape[1])]
         if len(values) < 2:
-            estimates.append(Estimate(*(math.exp(values[0]),) * 3))
+            estimates.append(Estimate(*(exp(values[0]),) * 3))
         else:
             middle, low, high = student(values, case.confidence)
-            estimates.append(Estimate(math.exp(middle), math.exp(low), math.exp(high)))
+            estimates.append(Estimate(exp(middle), exp(low), exp(high)))
     return combine(estimates, case.confidence)

@@ -14,6 +14,9 @@ from typing import Any
 from apexbench.records import BASELINES, Cell, Record, Work, digest
 from apexbench.report.repeats import Estimate, combine, verdict
 
+NOT_COMPARED = ("ceiling", "selfcheck", "compatibility")
+"""Components whose cases are no comparison of implementations."""
+
 
 @dataclass(frozen=True)
 class Versus:
@@ -119,6 +122,14 @@ def merge(records: Iterable[Record]) -> list[Case]:
         _case(sorted(group, key=lambda record: record.process), _mark(key[3:5], places[key[:3]]))
         for key, group in groups.items()
     ]
+
+
+def compared(cases: Iterable[Case]) -> list[Case]:
+    """The cases that a report counts: those that compare implementations.
+
+    Not the ceilings, which are this machine's, nor what times nothing, nor the self-check.
+    """
+    return [case for case in cases if case.component not in NOT_COMPARED]
 
 
 def _divides(record: Record) -> tuple[str, ...]:

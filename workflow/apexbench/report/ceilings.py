@@ -40,7 +40,7 @@ def measured(cases: Sequence[Case]) -> Ceilings:
             moved = arm.details.get("bytes", case.work.bytes)
             unit = "B/s" if arm.implementation == "copy" else "FLOP/s"
             work = moved if arm.implementation == "copy" else flops
-            if time is None or not isinstance(work, int | float):
+            if time is None or not isinstance(work, int | float) or work <= 0:
                 continue
             ceiling = Ceiling(arm.implementation, work / time.value * 1e9, unit, case.name)
             key = (case.device, arm.implementation)

@@ -12,8 +12,8 @@ from rich.table import Table as Grid
 
 from apexbench.errors import UserError
 from apexbench.records import write_text_atomically
-from apexbench.report import html, numbers, vocabulary
-from apexbench.report.comparison import Comparison, Key, Speed, compare
+from apexbench.report import html, names, numbers, vocabulary
+from apexbench.report.comparison import Changed, Comparison, Key, Speed, compare
 from apexbench.report.numbers import short
 from apexbench.report.tables import Entry, Table
 
@@ -45,29 +45,68 @@ def run(
     return 1 if fail and found.regressions else 0
 
 
-def sentences(found: Comparison) -> list[str]:
-    """The comparison in a few sentences, the answer first."""
+def answer(found: Comparison) -> list[str]:
+    """The answer: whether there is a regression, and which verdicts changed."""
+    first = found.runs[0]
+    lines = []
+    if any(run.device == first.device for run in found.runs[1:]):
+        lines.append(f"Regression: {_regression(found)}.")
+    else:
+        lines.append(
+            f"Regression: not judged. No other run is of {first.device}, and a different GPU is a "
+            "different result."
+        )
+    if not found.changed:
+        held = numbers.plural(found.verdicts, "verdict")
+        lines.append(f"Verdicts that changed: none of {held} that the runs share.")
+    else:
+        lines.append(
+            f"Verdicts that changed: {len(found.changed)} of "
+            f"{numbers.plural(found.verdicts, 'verdict')} that the runs share. "
+            f"{numbers.listing([_change(found, entry) for entry in found.changed], most=3)}."
+        )
+    return lines
+
+
+def _regression(found: Comparison) -> str:
+    """``no``, or ``yes`` with the number of each kind."""
+    if not found.regressions:
+        return "no"
+    margins = sorted({speed.margin for speed in found.speeds if speed.regression})
+    percent = numbers.listing([f"{100 * value:g} %" for value in margins], "or")
+    counts = (
+        (sum(entry.worse for entry in found.changed), "verdict", " that fell"),
+        (sum(entry.lost for entry in found.cells), "cell", " lost"),
+        (sum(s.regression for s in found.speeds), "time", f" slower by more than {percent}"),
+    )
+    parts = [f"{numbers.plural(count, noun)}{what}" for count, noun, what in counts if count]
+    return f"yes, {found.regressions}: {numbers.listing(parts)}"
+
+
+def _change(found: Comparison, entry: Changed) -> str:
+    """``FusedAdam on gpt2-124M against torch's default: faster in A, same in B``."""
+    component, case, _ = entry.key
+    states = [
+        f"{versus.verdict if versus else 'not held'} in {run.letter}"
+        for run, versus in zip(found.runs, entry.versus, strict=True)
+    ]
+    return (
+        f"{vocabulary.title(component)}, {_name(found, entry.key)} on {case} against "
+        f"{vocabulary.BASELINE_NAMES[entry.baseline]}: {', '.join(states)}"
+    )
+
+
+def notes(found: Comparison) -> list[str]:
+    """What stands behind the answer, and what it does not cover."""
     first, others = found.runs[0], found.runs[1:]
     same = [run for run in others if run.device == first.device]
-    slower = sum(speed.regression for speed in found.speeds)
     lines = [
-        f"{len(found.changed)} of {numbers.plural(found.verdicts, 'verdict')} differ between the "
-        "runs.",
         f"Of {numbers.plural(len(found.speeds), 'time')} measured in {first.letter} and again, "
         f"faster: {sum(speed.verdict == 'faster' for speed in found.speeds)}, "
         f"slower: {sum(speed.verdict == 'slower' for speed in found.speeds)}; "
         f"cells of {first.letter} lost: {sum(entry.lost for entry in found.cells)}.",
     ]
-    if same:
-        margins = sorted({speed.margin for speed in found.speeds}) or [0.0]
-        percent = numbers.listing([f"{100 * value:g} %" for value in margins], "or")
-        lines.append(
-            f"{numbers.plural(found.regressions, 'regression')}: "
-            f"{sum(entry.worse for entry in found.changed)} verdicts that fell, "
-            f"{sum(entry.lost for entry in found.cells)} cells that were lost, {slower} times "
-            f"slower by more than {percent}."
-        )
-    if len(same) < len(others):
+    if same and len(same) < len(others):
         lines.append(
             f"Runs of another device than {first.device} hold no regression: a different GPU is "
             "a different result."
@@ -75,9 +114,9 @@ def sentences(found: Comparison) -> list[str]:
     few = [speed for speed in found.speeds if not speed.ratio.between_runs]
     if few:
         lines.append(
-            f"{len(few)} of {numbers.plural(len(found.speeds), 'ratio')} of times have no interval "
-            "between runs (fewer than 5 processes): what changes from one start to the next is "
-            "not in them."
+            f"{len(few)} of {numbers.plural(len(found.speeds), 'ratio')} of times "
+            f"{'has' if len(few) == 1 else 'have'} no interval between runs (fewer than 5 "
+            "processes): what changes from one start to the next is not covered."
         )
     for entry in found.runs:
         lines += [f"{entry.letter}: {note}" for note in entry.notes]
@@ -89,7 +128,7 @@ def tables(found: Comparison) -> list[Table]:
     letters = [run.letter for run in found.runs]
     changed = [
         [
-            *_names(entry.key),
+            *_names(found, entry.key),
             Entry(vocabulary.BASELINE_NAMES[entry.baseline]),
             *(
                 Entry("n/a")
@@ -107,47 +146,52 @@ def tables(found: Comparison) -> list[Table]:
     ]
     cells = [
         [
-            *_names(entry.key),
+            *_names(found, entry.key),
             *(Entry(vocabulary.status(status or "not in this run")) for status in entry.statuses),
             Entry("lost" if entry.lost else "", tone="bad" if entry.lost else ""),
         ]
         for entry in found.cells
     ]
     environment = [[Entry(name), *map(Entry, values)] for name, values in found.environment]
-    names = ["component", "case", "implementation"]
-    speeds = [_speed(entry) for entry in sorted(found.speeds, key=_slowest)]
+    head = ["component", "case", "implementation"]
+    speeds = [_speed(found, entry) for entry in sorted(found.speeds, key=_slowest)]
     first = f"in {letters[0]}"
     every = [
-        Table("Verdicts that differ", [*names, "against", *letters], changed, len(changed)),
+        Table("Verdicts that differ", [*head, "against", *letters], changed, len(changed)),
         Table(
             f"Speed against {letters[0]}, slowest first",
-            [*names, "run", first, "time", "speed"],
+            [*head, "run", first, "time", "speed"],
             speeds,
             len(speeds),
         ),
-        Table("Cells whose status differs", [*names, *letters, "change"], cells, len(cells)),
+        Table("Cells whose status differs", [*head, *letters, "change"], cells, len(cells)),
         Table("What differs in the environment", ["key", *letters], environment, len(environment)),
     ]
     return [table for table in every if table.rows]
 
 
-def _names(key: Key) -> list[Entry]:
-    component, case, implementation = key
-    return [Entry(vocabulary.title(component)), Entry(case), Entry(implementation)]
+def _names(found: Comparison, key: Key) -> list[Entry]:
+    return [Entry(vocabulary.title(key[0])), Entry(key[1]), Entry(_name(found, key))]
+
+
+def _name(found: Comparison, key: Key) -> str:
+    """The implementation's short name, as every other report has it."""
+    pair = next(pair for run in found.runs if (pair := run.arm(key)) is not None)
+    return names.name(*pair)
 
 
 def _slowest(entry: Speed) -> tuple[bool, float]:
     return not entry.regression, entry.ratio.value
 
 
-def _speed(entry: Speed) -> list[Entry]:
+def _speed(found: Comparison, entry: Speed) -> list[Entry]:
     before, after = (
         Entry(numbers.time(time.value, time.low, time.high), time.value) for time in entry.times
     )
     ratio = entry.ratio
     text = numbers.ratio(ratio.value, ratio.low, ratio.high)
     speed = Entry(text, ratio.value, entry.verdict, verdict=entry.verdict)
-    return [*_names(entry.key), Entry(entry.run.letter), before, after, speed]
+    return [*_names(found, entry.key), Entry(entry.run.letter), before, after, speed]
 
 
 def page(found: Comparison) -> str:
@@ -163,7 +207,8 @@ def page(found: Comparison) -> str:
             {"letter": run.letter, "path": str(run.path), "device": run.device}
             for run in found.runs
         ],
-        sentences=sentences(found),
+        answer=answer(found),
+        notes=notes(found),
         tables=shown,
         css=html.own("report.css"),
         js=html.own("report.js"),
@@ -171,6 +216,9 @@ def page(found: Comparison) -> str:
 
 
 def _print(found: Comparison, console: Console) -> None:
+    for line in answer(found):
+        console.print(line, markup=False, highlight=False)
+    console.print()
     for run in found.runs:
         console.print(f"{run.letter}: {run.path} ({run.device})", markup=False, highlight=False)
     for table in tables(found):
@@ -186,8 +234,9 @@ def _print(found: Comparison, console: Console) -> None:
             grid.add_row(*(_styled(entry) for entry in row))
         console.print(grid)
         if len(rows) > MOST_LINES:
-            console.print(f"… and {len(rows) - MOST_LINES} more rows (--html shows all)")
-    for line in sentences(found):
+            left = numbers.plural(len(rows) - MOST_LINES, "more row")
+            console.print(f"… and {left} (--html shows all)")
+    for line in notes(found):
         console.print(line, markup=False, highlight=False)
 
 

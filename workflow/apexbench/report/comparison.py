@@ -1,14 +1,10 @@
 """Two or more runs side by side: verdicts that changed, speed against the first run, what differs.
 
-Times of two runs are not paired. With L and U the logarithms of an interval's ends around the
-logarithm of its value v, the interval of v1 - v2 is v1 - v2 - √((v1 - L1)² + (U2 - v2)²) to
-v1 - v2 + √((U1 - v1)² + (v2 - L2)²): MOVER, Zou and Donner, Statistics in Medicine 27, 2008,
-https://doi.org/10.1002/sim.3095.
+Times of two runs are not paired: their ratio is that of ``repeats.relative``.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +17,7 @@ from apexbench.report import numbers, vocabulary
 from apexbench.report.cases import Arm, Case, Versus, merge
 from apexbench.report.evidence import Evidence
 from apexbench.report.placement import of_one_model
-from apexbench.report.repeats import Estimate, verdict
+from apexbench.report.repeats import Estimate, relative, verdict
 
 BETWEEN_RUNS, ONE_PROCESS = 0.01, 0.05
 """Margins of a regression: with an interval between runs on both sides, and without."""
@@ -168,20 +164,6 @@ def _fell(runs: Sequence[Run], versus: Sequence[Versus | None], index: int) -> b
         return False
     ranks = _RANK.get(first.verdict), _RANK.get(own.verdict)
     return ranks[0] is not None and ranks[1] is not None and ranks[1] < ranks[0]
-
-
-def relative(before: Estimate, after: Estimate) -> Estimate:
-    """Speed of ``after`` relative to ``before`` from unpaired times, by MOVER on logarithms."""
-    one, two = (
-        tuple(math.log(value) for value in (e.value, e.low, e.high)) for e in (before, after)
-    )
-    middle = one[0] - two[0]
-    down = math.hypot(one[0] - one[1], two[2] - two[0])
-    up = math.hypot(one[2] - one[0], two[0] - two[1])
-    processes = min(before.processes, after.processes)
-    return Estimate(
-        math.exp(middle), math.exp(middle - down), math.exp(middle + up), processes=processes
-    )
 
 
 def _speeds(runs: Sequence[Run], key: Key, margin: float | None) -> Iterator[Speed]:

@@ -17,6 +17,7 @@ from apexbench.report import (
     figures,
     gpus,
     methods,
+    names,
     numbers,
     probes,
     provenance,
@@ -27,7 +28,7 @@ from apexbench.report import (
     vocabulary,
     work,
 )
-from apexbench.report.cases import Case, merge
+from apexbench.report.cases import Case, compared, merge
 from apexbench.report.evidence import Evidence
 from apexbench.report.figures import Figure
 from apexbench.report.placement import of_one_model
@@ -158,13 +159,12 @@ def _section(
 
 
 def _arms(cases: Sequence[Case]) -> list[list[str]]:
-    """Name and description of every implementation of a component, once."""
+    """Every implementation of a component once: its name, its key in config.yaml, what it is."""
+    found = {arm.implementation: (case, arm) for case in cases for arm in case.arms}
     return [
-        [name, text]
-        for name, text in {
-            arm.implementation: arm.description for case in cases for arm in case.arms
-        }.items()
-        if text
+        [names.name(case, arm), f"{arm.description} In config.yaml: {arm.implementation}."]
+        for case, arm in found.values()
+        if arm.description
     ]
 
 
@@ -208,11 +208,7 @@ def _abstract(
         if isinstance(entry, dict) and entry.get("commit")
     ]
     apex = f"Apex at commit {numbers.listing(commits)}" if commits else "no usable Apex"
-    measured = [
-        case
-        for case in cases
-        if case.component not in ("ceiling", "selfcheck", *vocabulary.UNTIMED)
-    ]
+    measured = compared(cases)
     counts = Counter(claim.status for claim in evaluated)
     statuses = [f"{count} {status}" for status, count in sorted(counts.items())]
     lines = [

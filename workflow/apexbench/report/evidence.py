@@ -13,6 +13,7 @@ from typing import Any
 from apexbench import records
 from apexbench.errors import UserError
 from apexbench.records import Record
+from apexbench.report import known
 
 # Controls, lone surrogates and bidirectional overrides: no XML can hold the first two, and the
 # last would let one record's text reorder its neighbours.
@@ -100,7 +101,8 @@ def _slim(record: Record) -> Record:
     return record
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def mapping(path: Path) -> dict[str, Any]:
+    """A JSON file beside the records, strictly read; empty where there is none."""
     if not path.is_file():
         return {}
     try:
@@ -155,8 +157,8 @@ def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
     folder = run_folder(path)
     evidence = Evidence(
         folder=folder,
-        machine=_mapping(folder / "machine.json"),
-        config=_mapping(folder / "config.json"),
+        machine=mapping(folder / "machine.json"),
+        config=mapping(folder / "config.json"),
     )
     expect = [Path(index) for index in expect] or records.expected(folder)
     indexes = [path for path in expect if path.is_file()]
@@ -167,16 +169,18 @@ def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
             "folder such as results or results/reference/<machine>."
         )
     for index_path in indexes:
-        index = _mapping(index_path)
+        index = mapping(index_path)
         component = str(index.get("component") or index_path.parent.name)
         evidence.missing += _missing(index, component, index_path)
         found = [_slim(_clean(record)) for record in records.read_index(index_path)]
+        for record in found:
+            known.check(record, str(index_path.parent))
         evidence.records += found
         evidence.components.append(component)
         evidence.jobs += _job(index, index_path)
-    known = _mapping(folder / "lost.json")
+    told = mapping(folder / "lost.json")
     for index_path in absent:
-        lost = _absent(index_path, known)
+        lost = _absent(index_path, told)
         evidence.missing.append(lost)
         evidence.components.append(lost.component)
     evidence.components = list(dict.fromkeys(evidence.components))

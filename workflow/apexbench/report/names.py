@@ -103,13 +103,6 @@ NAMES: dict[str, dict[str, str]] = {
         "apex_amp_o3": "apex.amp O3",
     },
 }
-_OPTIMIZERS = {
-    "default": "torch AdamW",
-    "forloop": "torch AdamW(foreach=False)",
-    "fused": "torch AdamW(fused=True)",
-    "compiled": "compiled torch AdamW",
-    "apex": "FusedAdam",
-}
 FLAGS = {
     "compile": "torch.compile",
     "autotune": "max-autotune",
@@ -120,7 +113,6 @@ FLAGS = {
     "flash": "FlashAttention",
     "ddp": "data parallel",
 }
-_NORMS = {"apex": "Apex's norm"}
 
 
 def name(case: Case, arm: Arm) -> str:
@@ -134,20 +126,10 @@ def label(case: Case, arm: Arm) -> str:
 
 
 def says(case: Case, arm: Arm) -> str:
-    """The arm in a sentence: its short name, a recipe spelled out, or a short description."""
+    """The arm in a sentence: its short name, a recipe's label, or a short description."""
     if "precision" in arm.details:
-        return recipe(arm)
+        return arm.implementation
     known = NAMES.get(case.component, {}).get(arm.implementation)
     text = known or arm.description.strip().rstrip(".")
     text = text if 0 < len(text) <= 80 else arm.implementation
     return text if len(text) <= 80 else text[:79] + "…"
-
-
-def recipe(arm: Arm) -> str:
-    """A training recipe in words: ``the bf16 recipe (torch AdamW(fused=True), CUDA graph)``."""
-    details = arm.details
-    optimizer = str(details.get("optimizer"))
-    parts = [_NORMS.get(str(details.get("norm")), ""), _OPTIMIZERS.get(optimizer, optimizer)]
-    parts += [FLAGS.get(flag, flag) for flag in arm.implementation.split("+")[3:]]
-    text = f"the {details['precision']} recipe ({', '.join(filter(None, parts))})"
-    return text if len(text) <= 120 else text[:119] + "…"

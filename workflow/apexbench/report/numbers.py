@@ -12,11 +12,16 @@ _DECIMAL = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """``value`` with three significant digits and no exponent: 0.00123, 1.05, 12.3, 1230."""
+    """``value`` with three significant digits and no exponent: 0.00123, 1.05, 12.3, 1230.
+
+    What no measurement gives, above 1e15 or below 1e-12, has one, so that it stays short.
+    """
     if not math.isfinite(value):
         return NOT_A_NUMBER
     if value == 0:
         return "0"
+    if not 1e-12 <= abs(value) < 1e15:
+        return f"{value:.{digits - 1}e}"
     exponent = math.floor(math.log10(abs(value)))
     rounded = round(value, digits - 1 - exponent)
     exponent = math.floor(math.log10(abs(rounded)))

@@ -11,7 +11,7 @@ from apexbench.errors import UserError
 from apexbench.report.document import Document
 
 TEMPLATE = Path(__file__).parents[2] / "report" / "paper.typ"
-MOST_ROWS = 60
+MOST_ROWS = 100
 
 
 def render(document: Document) -> bytes:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from apexbench.errors import UserError
 from apexbench.records import write_text_atomically
-from apexbench.report import answer, claims
+from apexbench.report import answer, claims, numbers
 from apexbench.report import evidence as source
-from apexbench.report.cases import Case, merge
+from apexbench.report.cases import Case, compared, merge
 from apexbench.report.figures import Figure, draw_all
 
 BEGIN, END = "<!-- reference: begin -->", "<!-- reference: end -->"
@@ -33,8 +33,8 @@ def block(records: Path) -> str:
     )
     lines = [
         f"{device}, torch {torch}, driver {driver}, Apex "
-        f"`{_cell(commit[:8])}`, {len(cases)} cases; records in `{records.as_posix()}/`, "
-        "`make paper` rebuilds the whole report from them.",
+        f"`{_cell(commit[:8])}`, {numbers.plural(len(compared(cases)), 'case')}; records in "
+        f"`{records.as_posix()}/`, `make paper` rebuilds the whole report from them.",
         "",
         f"| build Apex on an {device} for … | | why |",
         "|---|---|---|",
@@ -77,7 +77,13 @@ def _cell(text: str) -> str:
 
 def update(readme: Path, records: Path) -> None:
     """Rewrite what stands between the two markers; UserError if they are not there."""
-    text = readme.read_text(encoding="utf-8")
+    try:
+        text = readme.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UserError(
+            f"{readme} cannot be read ({reason}): name a file that holds the two markers."
+        ) from error
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise UserError(f"{readme} must hold {BEGIN} and {END} once each, in that order.")
     head, tail = text.split(BEGIN)[0], text.split(END)[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from apexbench.errors import UserError
 from apexbench.report import evidence, loss_gate, numbers
 from apexbench.report.attribution import factor
 from apexbench.report.cases import Arm, Case, merge
+from apexbench.report.leading import leaders, margin
 from apexbench.report.recipe_code import lines
 from apexbench.report.repeats import Estimate, verdict
 from apexbench.transformer.models import model_config, nearest
@@ -26,7 +26,7 @@ class Cost:
     """What having Apex costs: seconds to build it, bytes of the image; None where not recorded."""
 
     seconds: float | None
-    image_bytes: int | None
+    image_bytes: float | None
 
     def __str__(self) -> str:
         parts = []
@@ -39,19 +39,20 @@ class Cost:
 
 def cost(results: Path, machine: dict[str, Any], build_minutes: float | None) -> Cost:
     """From image.json or machine.json of the run; ``build_minutes`` overrules both."""
-    path = results / "image.json"
-    try:
-        image = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError as error:
-        raise UserError(
-            f"{path} is not valid JSON: remove it and build the image again."
-        ) from error
-    seconds = (image.get("apex") or {}).get("seconds")
+    image = evidence.mapping(results / "image.json")
+    seconds = _amount(image.get("apex"), "seconds")
     if seconds is None:
-        seconds = (machine.get("apex") or {}).get("build_seconds")
+        seconds = _amount(machine.get("apex"), "build_seconds")
     if build_minutes is not None:
         seconds = 60 * build_minutes
-    return Cost(seconds, image.get("size_bytes"))
+    return Cost(seconds, _amount(image, "size_bytes"))
+
+
+def _amount(value: Any, key: str) -> float | None:
+    """A positive number of a file beside the records; None where it says anything else."""
+    found = value.get(key) if isinstance(value, dict) else None
+    known = isinstance(found, int | float) and not isinstance(found, bool) and 0 < found < 1e15
+    return found if known else None
 
 
 def recommend(results: Path, model: str | None = None, build_minutes: float | None = None) -> str:
@@ -75,10 +76,12 @@ def recommend(results: Path, model: str | None = None, build_minutes: float | No
 
 
 def _case(case: Case, price: Cost) -> str:
-    text = [_title(case)]
+    text, winners = [_title(case)], []
     for compiled in (False, True):
-        text += _kind(case, compiled, price)
-    return "\n".join(text)
+        winner, said = _kind(case, compiled, price)
+        winners.append(winner)
+        text += said
+    return "\n".join([*text, *_compared(case, *winners)])
 
 
 def _title(case: Case) -> str:
@@ -89,7 +92,7 @@ def _title(case: Case) -> str:
     return f"{case.name} on {case.device[0]} (torch {place.get('torch')}{step})"
 
 
-def _kind(case: Case, compiled: bool, price: Cost) -> list[str]:
+def _kind(case: Case, compiled: bool, price: Cost) -> tuple[Arm | None, list[str]]:
     arms = [arm for arm in case.arms if _eligible(case, arm) and _is_compiled(arm) == compiled]
     torch, apex = _fastest(case, arms, False), _fastest(case, arms, True)
     winner, why = torch, [_without(case, compiled)]
@@ -99,15 +102,58 @@ def _kind(case: Case, compiled: bool, price: Cost) -> list[str]:
     if winner is None:
         worse = [a for a in case.arms if case.time(a) is not None and _is_compiled(a) == compiled]
         said = f"none of {numbers.plural(len(worse), 'recipe')} learns as well as FP32"
-        return [f"  {KINDS[compiled]}: {said if worse else 'not measured'}."]
+        return None, [f"  {KINDS[compiled]}: {said if worse else 'not measured'}."]
     time = case.time(winner)
     assert time is not None
     head = (
         f"  {KINDS[compiled]}: {winner.implementation}, {_ms(time)} a step{_saving(case, winner)}."
     )
+    why = [*_ties(case, arms, winner), _loss(case, winner), *why]
     kind = model_config(case.config["model"]).norm
     code = lines(parse(winner.implementation), str(case.provenance["device"]), kind)
-    return [head, *(f"    {line}" for line in why), *(f"      {line}".rstrip() for line in code)]
+    text = [*(f"    {line}" for line in why), *(f"      {line}".rstrip() for line in code)]
+    return winner, [head, *text]
+
+
+def _ties(case: Case, arms: Sequence[Arm], winner: Arm) -> list[str]:
+    """That other recipes of its kind are not separated from the winner, and why it is named."""
+    found = leaders(case, [arm for arm in arms if arm.is_apex == winner.is_apex])
+    if found is None or found.sole is not None:
+        return []
+    others = [arm.implementation for arm in found.arms if arm is not winner]
+    return [f"It ties with {numbers.listing(others)}, not separated; it is the simplest of them."]
+
+
+def _loss(case: Case, arm: Arm) -> str:
+    """What is known of the recipe's loss: nothing is promised that was not tested."""
+    if arm is loss_gate.baseline(case):
+        return "loss: it is the FP32 recipe that others are compared with."
+    gate = loss_gate.judge(case, arm)
+    if gate is None:
+        seeds = len(loss_gate.losses(case, arm.implementation))
+        return (
+            f"loss: not tested (needs {loss_gate.FEWEST_SEEDS} seeds of this recipe and of "
+            f"{loss_gate.BASELINE}; this run trained {seeds}): it may learn worse than FP32."
+        )
+    known = f"{gate.interval} nats/token against FP32 over {gate.seeds} seeds"
+    if gate.verdict == loss_gate.NON_INFERIOR:
+        return f"loss: as good as FP32's within {loss_gate.MARGIN:g}, {known}."
+    return f"loss: {gate.verdict}, {known}: it is not shown to learn as well as FP32."
+
+
+def _compared(case: Case, eager: Arm | None, compiled: Arm | None) -> list[str]:
+    """Whether the compiled recipe is worth it: only where it is shown to be faster."""
+    if eager is None or compiled is None:
+        return []
+    ratio = factor(case, eager, compiled)
+    told = verdict(ratio, margin(case))
+    text = numbers.ratio(ratio.value, ratio.low, ratio.high)
+    if told == "faster":
+        return []
+    return [
+        f"  {compiled.implementation} is {told} against {eager.implementation}, {text}: stay "
+        f"{KINDS[False]}."
+    ]
 
 
 def _eligible(case: Case, arm: Arm) -> bool:
@@ -122,18 +168,9 @@ def _is_compiled(arm: Arm) -> bool:
 
 
 def _fastest(case: Case, arms: Sequence[Arm], is_apex: bool) -> Arm | None:
-    """The arm of least median time, or the simplest of those that it is not shown to beat."""
-    timed = {arm.implementation: time.value for arm in arms
-             if arm.is_apex == is_apex and (time := case.time(arm)) is not None}  # fmt: skip
-    own = sorted((arm for arm in arms if arm.implementation in timed), key=_simplicity)
-    if not own:
-        return None
-    first = min(own, key=lambda arm: timed[arm.implementation])
-    for arm in own:
-        ratio = factor(case, arm, first)
-        if arm is first or (ratio.value <= 1 + MARGIN and verdict(ratio, MARGIN) != "faster"):
-            return arm
-    return first
+    """The fastest arm, or the simplest of those that the fastest is not shown to beat."""
+    found = leaders(case, [arm for arm in arms if arm.is_apex == is_apex])
+    return min(found.arms, key=_simplicity) if found is not None else None
 
 
 def _simplicity(arm: Arm) -> tuple[bool, int]:

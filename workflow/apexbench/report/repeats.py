@@ -9,7 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from apexbench import records
+
 FEWEST_PROCESSES = 5
+LARGEST = 700.0
+"""The largest logarithm taken for a number: e to the 700 is 1e304."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def combine(estimates: Sequence[Estimate], confidence: float) -> Estimate:
         return estimates[0]
     logs = [math.log(estimate.value) for estimate in estimates]
     if len(estimates) >= FEWEST_PROCESSES:
-        value, low, high = (math.exp(x) for x in student(logs, confidence))
+        value, low, high = (exp(x) for x in student(logs, confidence))
     else:
         value = math.exp(float(np.mean(logs)))
         low = min(estimate.low for estimate in estimates)
@@ -59,13 +63,29 @@ def combine(estimates: Sequence[Estimate], confidence: float) -> Estimate:
     return Estimate(value, min(low, value), max(high, value), len(estimates))
 
 
+def exp(value: float) -> float:
+    """e to ``value``, held within what a double holds: an absurd interval is wide, not an error."""
+    return math.exp(max(-LARGEST, min(LARGEST, value)))
+
+
+def relative(before: Estimate, after: Estimate) -> Estimate:
+    """Speed of ``after`` relative to ``before`` from unpaired times, by MOVER on logarithms.
+
+    With L and U the logarithms of an interval's ends around the logarithm of its value v, the
+    interval of v1 - v2 is v1 - v2 - √((v1 - L1)² + (U2 - v2)²) to v1 - v2 + √((U1 - v1)² +
+    (v2 - L2)²): Zou and Donner, Statistics in Medicine 27, 2008,
+    https://doi.org/10.1002/sim.3095.
+    """
+    one, two = (
+        tuple(math.log(value) for value in (e.value, e.low, e.high)) for e in (before, after)
+    )
+    middle = one[0] - two[0]
+    down = math.hypot(one[0] - one[1], two[2] - two[0])
+    up = math.hypot(one[2] - one[0], two[0] - two[1])
+    processes = min(before.processes, after.processes)
+    return Estimate(exp(middle), exp(middle - down), exp(middle + up), processes)
+
+
 def verdict(ratio: Estimate, margin: float) -> str:
     """``faster``, ``slower``, ``same`` or ``unclear`` from the shown interval alone (point 6)."""
-    upper, lower = 1 + margin, 1 / (1 + margin)
-    if ratio.low > upper:
-        return "faster"
-    if ratio.high < lower:
-        return "slower"
-    if ratio.low >= lower and ratio.high <= upper:
-        return "same"
-    return "unclear"
+    return records.verdict(ratio.low, ratio.high, margin)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from apexbench.report import counts, numbers, vocabulary
+from apexbench.errors import UserError
+from apexbench.report import counts, known, numbers, vocabulary
 from apexbench.report.cases import Case, identity, merge
 from apexbench.report.evidence import printable
 from apexbench.report.tables import Entry, Table
@@ -18,6 +19,8 @@ TONES = {"passed": "good", "failed": "bad"}
 def load(folder: Path, model: str | None) -> proofs.Evidence:
     """The self-check in a run folder, of one GPU (or CPU) model; empty where it ran on none."""
     found = proofs.load(folder / "selfcheck", folder)
+    for record in found.records:
+        known.check(record, str(folder / "selfcheck"))
     found.records = [record for record in found.records if identity(record)[0] == model]
     return found
 
@@ -31,7 +34,7 @@ def section(found: proofs.Evidence) -> list[dict[str, Any]]:
     """One section, or none where there are no records."""
     if not found.records:
         return []
-    judged = proofs.judge(found)
+    judged = _judged(found)
     rows = [
         [
             Entry(proof.name),
@@ -55,6 +58,17 @@ def section(found: proofs.Evidence) -> list[dict[str, Any]]:
             "table": table.plain(),
         }
     ]
+
+
+def _judged(found: proofs.Evidence) -> list[proofs.Proof]:
+    """The proofs; UserError where a record holds something else than the self-check leaves."""
+    try:
+        return proofs.judge(found)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise UserError(
+            "The records of the self-check do not hold what it measures: delete the folder "
+            "selfcheck of this run, or run `apexbench selfcheck --fresh`."
+        ) from error
 
 
 def _lead(found: proofs.Evidence, judged: Sequence[proofs.Proof]) -> str:

@@ -54,7 +54,9 @@ def table(evidence: source.Evidence, cases: Sequence[Case] | None = None) -> pd.
     rows = [row for case in cases for row in _case_rows(case, measured)]
     place = {
         "run": next(iter(evidence.provenance("run")), ""),
-        "machine": next(iter(evidence.provenance("machine")), evidence.machine.get("machine", "")),
+        "machine": str(
+            next(iter(evidence.provenance("machine")), evidence.machine.get("machine", ""))
+        ),
     }
     for lost in evidence.missing:
         log = f" (log: {lost.log})" if lost.log else ""

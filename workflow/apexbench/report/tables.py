@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from apexbench.records import BASELINES
-from apexbench.report import ceilings, loss_gate, numbers, probes, vocabulary
+from apexbench.report import ceilings, loss_gate, names, numbers, probes, remedies, vocabulary
 from apexbench.report.cases import Arm, Case
 from apexbench.report.cells import Entry, Table
 from apexbench.report.evidence import Evidence
@@ -79,7 +79,7 @@ def _ceilings(cases: Sequence[Case], most: int) -> Table:
 def _row(
     case: Case, arm: Arm, limits: ceilings.Ceilings, trained: bool, marks: dict[str, str]
 ) -> list[Entry]:
-    row = [Entry(case.name), Entry(arm.implementation), _measured(case, arm, trained)]
+    row = [Entry(case.name), Entry(names.name(case, arm)), _measured(case, arm, trained)]
     row += _training(case, arm, limits, marks) if trained else []
     row += [_versus(case, arm, base, marks) for base in BASELINES]
     if not trained:
@@ -195,11 +195,11 @@ def missing(evidence: Evidence, cases: Sequence[Case], most: int) -> Table:
     for case in cases:
         for arm in case.arms:
             if arm.status != "ok":
-                key = (case.component, arm.status, arm.reason or "", arm.remedy or "none known")
-                groups.setdefault(key, []).append(arm.implementation)
+                remedy = remedies.told(arm.remedy, case.component, evidence.folder)
+                key = (case.component, arm.status, arm.reason or "", remedy)
+                groups.setdefault(key, []).append(names.name(case, arm))
     for lost in evidence.missing:
-        again = "run the same command again."
-        remedy = f"Read {lost.log}, then {again}" if lost.log else numbers.sentence(again)
+        remedy = remedies.of_lost(lost.log, evidence.folder)
         key = (lost.component, lost.status, lost.reason, remedy)
         groups.setdefault(key, []).append(f"all of {lost.case}")
     rows = [

@@ -53,4 +53,4 @@ def _ratio(apex: Arm, base: Arm) -> float | None:
     mine, theirs = base.details.get("tutorial_ns"), apex.details.get("tutorial_ns")
     if not isinstance(mine, int | float) or not isinstance(theirs, int | float):
         return None
-    return float(mine) / float(theirs)
+    return float(mine) / float(theirs) if mine > 0 and theirs > 0 else None

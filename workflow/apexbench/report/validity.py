@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from apexbench.report import loss_gate, numbers, vocabulary
-from apexbench.report.cases import Case
+from apexbench.report.cases import Case, compared
 from apexbench.report.evidence import Evidence
 from apexbench.report.repeats import FEWEST_PROCESSES
 from apexbench.report.verdicts import Tally, all_of, tally
@@ -64,7 +64,7 @@ def threats(evidence: Evidence, cases: Sequence[Case]) -> list[str]:
 
 
 def _between_runs(cases: Sequence[Case]) -> str | None:
-    processes = [len(case.records) for case in cases]
+    processes = [len(case.records) for case in compared(cases)]
     if not processes:
         return None
     few = sum(1 for count in processes if count < FEWEST_PROCESSES)
@@ -72,7 +72,8 @@ def _between_runs(cases: Sequence[Case]) -> str | None:
         return f"Every case was repeated in at least {FEWEST_PROCESSES} fresh processes."
     single = sum(1 for count in processes if count == 1)
     return (
-        f"{few} of {numbers.plural(len(processes), 'case')} were measured in fewer than "
+        f"{few} of {numbers.plural(len(processes), 'case')} {'was' if few == 1 else 'were'} "
+        "measured in fewer than "
         f"{FEWEST_PROCESSES} fresh processes ({single} in one): their intervals are within a "
         "process, with no between-run interval, and do not cover what changes from one start to "
         "the next."
@@ -139,8 +140,9 @@ def _unclear(cases: Sequence[Case]) -> str | None:
     if not counts.unclear:
         return None
     return (
-        f"{counts.unclear} of {numbers.plural(counts.total, 'verdict')} are unclear: their "
-        "interval crosses the margin, so neither a difference nor equality is shown."
+        f"{counts.unclear} of {numbers.plural(counts.total, 'verdict')} "
+        f"{'is' if counts.unclear == 1 else 'are'} unclear: the interval crosses the margin, so "
+        "neither a difference nor equality is shown."
     )
 
 
@@ -149,7 +151,9 @@ def _flags(cases: Sequence[Case]) -> str | None:
     if not flagged:
         return None
     names = sorted({flag for versus in flagged for flag in versus.flags})
-    return f"{numbers.plural(len(flagged), 'comparison')} carry a flag: {numbers.listing(names)}."
+    total = numbers.plural(len(all_of(cases)), "verdict")
+    verb = "carries" if len(flagged) == 1 else "carry"
+    return f"{len(flagged)} of {total} {verb} a flag: {numbers.listing(names)}."
 
 
 def _missing(evidence: Evidence, cases: Sequence[Case]) -> str | None:

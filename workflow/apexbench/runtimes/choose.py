@@ -1,4 +1,7 @@
-"""Which runtime: what config.yaml asks for, or with ``auto`` what works here, and why."""
+"""Which runtime a command enters: the one that it is given, or what works here, and why.
+
+A run decides for all of its jobs (``decide``) and gives each the name; only it knows the reason.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def choose(
     sif = image is not None and image.endswith(".sif")
     if config_runtime == "native":
         ignored = f"; the image {image} is not used" if image else ""
-        return Native(), f"native, because runtime asks for it{ignored}."
+        return Native(), f"native, as --runtime says{ignored}."
     if config_runtime in RUNTIMES:
         if image is None:
             raise UserError(
@@ -54,7 +57,7 @@ def choose(
             raise UserError(
                 f"runtime: {config_runtime} does not work here: {found[0]} (remedy: {found[1]})."
             )
-        return RUNTIMES[config_runtime](), f"{config_runtime}, because runtime asks for it."
+        return RUNTIMES[config_runtime](), f"{config_runtime}, as --runtime says."
     if config_runtime != "auto":
         raise UserError(
             f"runtime: {config_runtime!r} is unknown; choose auto, {', '.join(RUNTIMES)}."

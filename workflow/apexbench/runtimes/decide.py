@@ -51,7 +51,7 @@ def decide(
         UserError: an unknown name, or an engine that was asked for and does not work.
     """
     if runtime == "native":
-        return Decision("native", "native, because runtime asks for it.")
+        return Decision("native", "native, because runtime: native was asked for.")
     if runtime in RUNTIMES:
         if sif is not None and runtime != "apptainer":
             raise UserError(
@@ -63,7 +63,7 @@ def decide(
             raise UserError(
                 f"runtime: {runtime} does not work here: {found[0]} (remedy: {found[1]})."
             )
-        return Decision(runtime, f"{runtime}, because runtime asks for it.")
+        return Decision(runtime, f"{runtime}, because runtime: {runtime} was asked for.")
     if runtime != "auto":
         raise UserError(f"runtime: {runtime!r} is unknown; choose auto, {', '.join(RUNTIMES)}.")
     if sif is not None:

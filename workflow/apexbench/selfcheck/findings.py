@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from apexbench.records import Record
+from apexbench.measuring.contention import BUSY_CPU
+from apexbench.records import Comparison, Record
 
 SHORT_NS = 30_000
-Found = tuple[str, str]
-"""(state, what was found)."""
+SHARE = 0.95
+"""Of a proof's cases: what was found in fewer is incomplete. Up to nineteen, all must tell."""
+BROKEN = ("failed", "parity_failed", "diverged")
+
+
+class Found(NamedTuple):
+    """State, what was found, and how many of a proof's cases it was found in."""
+
+    state: str
+    text: str
+    cases: int
 
 
 def of(part: int, total: int) -> str:
@@ -19,15 +29,39 @@ def of(part: int, total: int) -> str:
     return f"{part} of {total} ({100 * part / total:.1f} %)" if total else "0 of 0"
 
 
-def _lost(own: Sequence[Record]) -> tuple[list[Record], str | None]:
-    """Records all of whose cells were measured, and why the others were not."""
-    whole, reasons = [], []
+class Told(NamedTuple):
+    """The records of a proof that tell something, and a clause on the others.
+
+    ``broken`` says that too many could not be measured at all: that is a fault of the method.
+    """
+
+    whole: list[Record]
+    lost: str
+    broken: bool
+
+
+def _told(own: Sequence[Record]) -> Told:
+    whole, reasons, failures = [], [], 0
     for record in own:
-        bad = [cell for cell in record.cells if cell.status != "ok"]
-        reasons += [f"{cell.status}: {cell.reason}" for cell in bad]
+        bad = [f"{cell.status}: {cell.reason}" for cell in record.cells if cell.status != "ok"]
+        failures += any(cell.status in BROKEN for cell in record.cells)
+        if not bad and any(disturbed(entry) for entry in record.comparisons):
+            bad = [BUSY_CPU]
+        reasons += bad
         if not bad:
             whole.append(record)
-    return whole, max(set(reasons), key=reasons.count) if reasons else None
+    why = max(set(reasons), key=reasons.count) if reasons else ""
+    clause = f"; {len(own) - len(whole)} not measured ({why})" if why else ""
+    return Told(whole, clause, failures > (1 - SHARE) * len(own))
+
+
+def disturbed(entry: Comparison) -> bool:
+    """Whether other processes kept a comparison from a verdict: it says nothing of the method."""
+    return BUSY_CPU in entry.flags
+
+
+def _judged(held: bool, text: str, told: Sequence[Record]) -> Found:
+    return Found("passed" if held else "failed", text, len(told))
 
 
 def _unavailable(own: Sequence[Record]) -> str | None:
@@ -39,7 +73,7 @@ def _unavailable(own: Sequence[Record]) -> str | None:
 
 def pairs(own: Sequence[Record], gpu: bool) -> Found:
     """Comparisons of an operation with itself."""
-    whole, why = _lost(own)
+    whole, lost, broken = _told(own)
     verdicts = [(record, entry) for record in whole for entry in record.comparisons]
     false = sum(entry.verdict in ("faster", "slower") for _, entry in verdicts)
     long = [
@@ -51,19 +85,17 @@ def pairs(own: Sequence[Record], gpu: bool) -> Found:
         and record.sampling[entry.quantity]["stop"] != "budget"
         for record, entry in verdicts
     )
-    held = bool(verdicts) and not false and not wide and (not gpu or same >= 0.95 * len(long))
+    held = not broken and not false and not wide and (not gpu or same >= 0.95 * len(long))
     text = (
         f"{false} false of {len(verdicts)}; same in {of(same, len(long))} above 30 µs; "
-        f"{wide} too wide"
+        f"{wide} too wide{lost}"
     )
-    if len(whole) < len(own):
-        text += f"; {len(own) - len(whole)} not measured ({why})"
-    return "passed" if held else "failed", text
+    return _judged(held, text, whole)
 
 
 def slowdowns(own: Sequence[Record], share: float) -> Found:
     """Comparisons with a little more of the same work; ``share`` of them must be slower."""
-    whole, why = _lost(own)
+    whole, lost, broken = _told(own)
     verdicts = [(record, entry) for record in whole for entry in record.comparisons]
     slower = sum(entry.verdict == "slower" for _, entry in verdicts)
     text = f"slower in {of(slower, len(verdicts))}"
@@ -71,10 +103,7 @@ def slowdowns(own: Sequence[Record], share: float) -> Found:
         config, ratios = verdicts[0][0].config, [entry.ratio for _, entry in verdicts]
         exact = config["pieces"] / (config["pieces"] + config["extra"])
         text += f"; ratio {statistics.median(ratios):.4f} where {exact:.4f} was planted"
-    if len(whole) < len(own):
-        text += f"; {len(own) - len(whole)} not measured ({why})"
-    held = bool(verdicts) and slower >= share * len(verdicts)
-    return "passed" if held else "failed", text
+    return _judged(not broken and slower >= share * len(verdicts), text + lost, whole)
 
 
 def faults(own: Sequence[Record]) -> Found:
@@ -85,8 +114,7 @@ def faults(own: Sequence[Record]) -> Found:
     missed = [record.case for record in own if record not in refused]
     if missed:
         text += f"; let through: {', '.join(missed[:3])}"
-    held = len(refused) == len(passed) == len(own)
-    return "passed" if held else "failed", text
+    return _judged(len(refused) == len(passed) == len(own), text, own)
 
 
 def _value(record: Record, implementation: str, quantity: str) -> float:
@@ -96,12 +124,12 @@ def _value(record: Record, implementation: str, quantity: str) -> float:
 def waits(own: Sequence[Record], quantity: str, shortest: bool = False) -> Found:
     """Medians; of the host's waits the shortest, since other work may hold the CPU in a window."""
     if (reason := _unavailable(own)) is not None:
-        return "unavailable", reason
+        return Found("unavailable", reason, len(own))
     texts, held = [], bool(own)
     for record in own:
         cell = record.cells[0]
         if cell.status != "ok" or quantity not in cell.quantities:
-            return "failed", f"{record.case}: {cell.status}: {cell.reason}"
+            return _judged(False, f"{record.case}: {cell.status}: {cell.reason}", own)
         entry, expected = cell.quantities[quantity], float(cell.details["expected_ns"])
         seen = entry.value
         if shortest:  # a window of the host's also holds two synchronisations
@@ -109,16 +137,16 @@ def waits(own: Sequence[Record], quantity: str, shortest: bool = False) -> Found
             seen = (min(entry.samples) - empty) / entry.calls_per_sample
         held = held and abs(seen - expected) <= max(0.01 * expected, 5_000)
         texts.append(f"{expected / 1000:.0f} µs as {seen / 1000:.0f} µs")
-    return "passed" if held else "failed", ", ".join(texts)
+    return _judged(held, ", ".join(texts), own)
 
 
 def unsynchronised(own: Sequence[Record]) -> Found:
     """Work that the call does not wait for."""
     if (reason := _unavailable(own)) is not None:
-        return "unavailable", reason
+        return Found("unavailable", reason, len(own))
     cell = own[0].cells[0]
     if cell.status != "ok":
-        return "failed", f"{cell.status}: {cell.reason}"
+        return _judged(False, f"{cell.status}: {cell.reason}", own)
     expected, naive = cell.details["expected_ns"], cell.details["unsynchronised_ns"]
     seen = {name: entry.value for name, entry in cell.quantities.items()}
     held = len(seen) == 2 and all(0.99 * expected <= value for value in seen.values())
@@ -128,23 +156,23 @@ def unsynchronised(own: Sequence[Record]) -> Found:
         + " and ".join(f"{value / 1000:.0f} µs ({name})" for name, value in seen.items())
         + f"; without synchronising: {naive / 1000:.0f} µs"
     )
-    return "passed" if held and caught else "failed", text
+    return _judged(held and caught, text, own)
 
 
 def unjoined(own: Sequence[Record]) -> Found:
     """Work on a stream that no event sees."""
     if (reason := _unavailable(own)) is not None:
-        return "unavailable", reason
+        return Found("unavailable", reason, len(own))
     cell = own[0].cells[0]
     held = cell.status == "failed" and "stream" in str(cell.reason)
-    return "passed" if held else "failed", f"{cell.status}: {cell.reason}"
+    return _judged(held, f"{cell.status}: {cell.reason}", own)
 
 
 def do_bench(own: Sequence[Record]) -> Found:
     """Our medians beside do_bench's, and what its flush costs."""
     if (reason := _unavailable(own)) is not None:
-        return "unavailable", reason
-    whole, why = _lost(own)
+        return Found("unavailable", reason, len(own))
+    whole, lost, broken = _told(own)
     texts, worst = [], 0.0
     for record in whole:
         details: dict[str, Any] = record.cell("written_flush").details
@@ -156,6 +184,4 @@ def do_bench(own: Sequence[Record]) -> Found:
         cost = ours / _value(record, "read_flush", "device_time") - 1
         worst = max(worst, abs(off))
         texts.append(f"{record.config['kernel']} {100 * off:+.1f} % (flush {100 * cost:+.1f} %)")
-    if len(whole) < len(own):
-        texts.append(f"{len(own) - len(whole)} not measured ({why})")
-    return "passed" if whole and worst <= 0.02 else "failed", ", ".join(texts)
+    return _judged(not broken and worst <= 0.02, ", ".join(texts) + lost, whole)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from apexbench import records
 from apexbench.errors import UserError
+from apexbench.measuring.contention import BUSY_CPU
 from apexbench.records import Record
 from apexbench.selfcheck import findings, repeats
 
@@ -26,10 +28,10 @@ class Proof:
 
 @dataclass
 class Evidence:
-    """Records of a selfcheck by proof, how many cases are missing, and the run beside them."""
+    """Records of a selfcheck, the cases that are missing, and the run beside them."""
 
     records: list[Record] = field(default_factory=list)
-    missing: dict[str, int] = field(default_factory=dict)
+    missing: list[dict[str, Any]] = field(default_factory=list)
     stage: repeats.Stage | None = None
 
     @property
@@ -39,12 +41,15 @@ class Evidence:
 
     def of(self, proof: str, word: str = "") -> list[Record]:
         """The records of one proof, of the cases whose ``what`` begins with ``word``."""
-        return [
-            record
-            for record in self.records
-            if record.config.get("proof") == proof
-            and str(record.config.get("what", "")).startswith(word)
-        ]
+        return [record for record in self.records if _belongs(record.config, proof, word)]
+
+    def absent(self, proof: str, word: str = "") -> int:
+        """How many of its cases the time did not allow."""
+        return sum(_belongs(case, proof, word) for case in self.missing)
+
+
+def _belongs(case: Mapping[str, Any], proof: str, word: str) -> bool:
+    return case.get("proof") == proof and str(case.get("what", "")).startswith(word)
 
 
 def load(folder: Path, run: Path) -> Evidence:
@@ -54,12 +59,11 @@ def load(folder: Path, run: Path) -> Evidence:
         found.records += records.read_index(index)
         for entry in records.load_json(index.read_text(encoding="utf-8")).get("missing", []):
             try:
-                proof = str(records.load_json(entry["case"])["proof"])
+                found.missing.append(dict(records.load_json(entry["case"])))
             except (ValueError, KeyError, TypeError) as error:
                 raise UserError(
                     f"{index} is not a valid index: delete it and run selfcheck again."
                 ) from error
-            found.missing[proof] = found.missing.get(proof, 0) + 1
     found.stage = repeats.load(folder, run)
     return found
 
@@ -122,7 +126,7 @@ def judge(found: Evidence) -> list[Proof]:
         ),
     ]
     proofs = [
-        _proof(name, target, found.missing.get(kind, 0), found.of(kind, word), found_by)
+        _proof(name, target, found.absent(kind, word), found.of(kind, word), found_by)
         for kind, word, name, target, found_by in table
     ]
     return proofs + repeats_of(found.stage)
@@ -131,19 +135,18 @@ def judge(found: Evidence) -> list[Proof]:
 def repeats_of(stage: repeats.Stage | None) -> list[Proof]:
     """The component stage again, and how long it takes."""
     name, target = "component stage again", "log difference holds 0 in 95 %; no flip"
-    if stage is None or not stage.differences:
+    if stage is None or not stage.cases + stage.disturbed:
         again = Proof(name, target, "incomplete", "not measured twice")
     else:
         inside = sum(entry.holds_zero for entry in stage.differences)
         flips = sum(entry.flips for entry in stage.differences)
-        total, held = len(stage.differences), inside >= 0.95 * len(stage.differences)
-        again = Proof(
-            name,
-            target,
-            "passed" if held and not flips else "failed",
-            f"{findings.of(inside, total)} comparisons of {stage.cases} of {stage.planned} cases; "
-            f"{flips} flips",
-        )
+        total = len(stage.differences)
+        text = f"{findings.of(inside, total)} comparisons; {flips} flips"
+        if stage.disturbed:
+            text += f"; {stage.disturbed} cases not compared ({BUSY_CPU})"
+        held = inside >= 0.95 * total and not flips
+        found = findings.Found("passed" if held else "failed", text, stage.cases)
+        again = _enough(name, target, found, stage.planned)
     return [again, _wall_time(stage)]
 
 
@@ -166,7 +169,15 @@ def _proof(
 ) -> Proof:
     if not own:
         return Proof(name, target, "incomplete", "not measured")
-    state, text = found_by(own)
-    if missing and state == "passed":
-        state, text = "incomplete", f"{text}; the time ended before {missing} more cases"
-    return Proof(name, target, state, text)
+    found = found_by(own)
+    if missing:
+        found = found._replace(text=f"{found.text}; the time ended before {missing} more cases")
+    return _enough(name, target, found, len(own) + missing)
+
+
+def _enough(name: str, target: str, found: findings.Found, planned: int) -> Proof:
+    """One rule for every proof: told by fewer than ``SHARE`` of its cases, it is incomplete."""
+    if found.state != "passed" or found.cases >= findings.SHARE * planned:
+        return Proof(name, target, found.state, found.text)
+    text = f"{found.text}; {found.cases} of {planned} cases told, {findings.SHARE:.0%} must"
+    return Proof(name, target, "incomplete", text)

@@ -9,6 +9,7 @@ from typing import Any
 
 from apexbench import records
 from apexbench.records import Comparison, Record
+from apexbench.selfcheck.findings import disturbed
 
 APART = ("selfcheck", "transformer")
 Key = tuple[str, str, str, str, str]
@@ -35,10 +36,14 @@ class Difference:
 
 @dataclass
 class Stage:
-    """A component stage that was measured twice, in whole or in part."""
+    """A component stage that was measured twice, in whole or in part.
+
+    ``cases`` were compared; ``disturbed`` were not, since other processes kept the CPU busy.
+    """
 
     differences: list[Difference] = field(default_factory=list)
     cases: int = 0
+    disturbed: int = 0
     planned: int = 0
     seconds: float | None = None
     preset: str = ""
@@ -60,8 +65,10 @@ def load(folder: Path, run: Path) -> Stage | None:
     for found in groups.values():
         pair = _two(found)
         if pair is not None:
-            stage.cases += 1
-            stage.differences += differences(*pair)
+            spoilt = any(disturbed(entry) for one in pair for entry in one.comparisons)
+            stage.disturbed += spoilt
+            stage.cases += not spoilt
+            stage.differences += [] if spoilt else differences(*pair)
     stage.seconds = _seconds(run, int(plan.get("stage", 0)))
     return stage
 

@@ -16,6 +16,21 @@ if TYPE_CHECKING:
 CAPTURE_WARMUP = 3
 
 
+class GraphPool:
+    """The memory that a case's CUDA graphs share, kept while arms come and go.
+
+    A pool dies with its last graph, and a capture into a dead one ends in an assertion: a graph of
+    one in-place addition stays.
+    """
+
+    def __init__(self) -> None:
+        self.handle = torch.cuda.graph_pool_handle()
+        self._count = torch.zeros(1, device="cuda")
+        self._keeper = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._keeper, pool=self.handle):
+            self._count.add_(1)
+
+
 class CapturedStep:
     """A training step in one CUDA graph; batch and learning rate come from outside.
 
@@ -41,7 +56,7 @@ class CapturedStep:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=arm.shared.graph_pool):
+        with torch.cuda.graph(self.graph, pool=arm.shared.graph_pool.handle):
             self.loss, _ = arm.update(self.batch)
         self.pool_bytes = torch.cuda.max_memory_allocated() - before
 

@@ -28,6 +28,7 @@ from apexbench.measuring.arms import Arm, Unsupported, Workload
 from apexbench.records import Check, Parity, Work
 from apexbench.transformer import distributed, pieces, precision, recipe
 from apexbench.transformer.batches import Batches
+from apexbench.transformer.capture import GraphPool
 from apexbench.transformer.corpus import BYTE_TOKENS, corpus_for
 from apexbench.transformer.model import Transformer
 from apexbench.transformer.models import ModelConfig, model_config
@@ -64,7 +65,7 @@ class TransformerWorkload(Workload):
         if self.world is not None:
             self.world.tell("case", dict(case), seed)
         self._shared: dict[int, Shared] = {}
-        self._graph_pool = torch.cuda.graph_pool_handle() if device == "cuda" else None
+        self._graph_pool = GraphPool() if device == "cuda" else None
         self.alive: Callable[[], None] = lambda: None
         self.work = Work(
             None,

@@ -110,7 +110,7 @@ def _bar(
         xytext=(3, 0),
         textcoords="offset points",
         va="center",
-        fontsize=7,
+        fontsize=8,
         color=style.INK,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import seaborn as sns
 from matplotlib.lines import Line2D
 
-from apexbench.report import numbers
+from apexbench.report import loss_gate, numbers
 from apexbench.report.cases import Arm, Case
 from apexbench.report.figures import style
 from apexbench.report.figures.style import Figure
@@ -78,7 +78,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
                 transform=ax.get_yaxis_transform(),
                 ha="right",
                 va="top",
-                fontsize=7,
+                fontsize=8,
                 color=style.MUTED,
             )
         low, high = ax.get_ylim()
@@ -120,9 +120,18 @@ def _floor(case: Case) -> float | None:
     return next((float(value) for value in values if isinstance(value, int | float)), None)
 
 
+def _gate(case: Case) -> str:
+    """Whether the spread of the losses says anything: only the gate over seeds does."""
+    judged = [gate for arm in case.arms if (gate := loss_gate.judge(case, arm))]
+    if not judged:
+        return "no recipe is shown to learn better or worse: that needs more seeds"
+    worse = sum(gate.verdict == loss_gate.DIVERGED for gate in judged)
+    return f"over seeds, {numbers.plural(worse, 'recipe')} of {len(judged)} learn worse than FP32"
+
+
 def _finding(case: Case) -> str:
     held = [
-        (float(arm.details["held_out_loss"]), arm.implementation)
+        float(arm.details["held_out_loss"])
         for arm in case.arms
         if _number(arm.details.get("held_out_loss"))
     ]
@@ -132,7 +141,7 @@ def _finding(case: Case) -> str:
     floor = _floor(case)
     below = f"; the floor is {numbers.significant(floor)}" if floor is not None else ""
     return (
-        f"{case.name}: held-out loss between {numbers.significant(low[0])} ({low[1]}) and "
-        f"{numbers.significant(high[0])} ({high[1]}) nats/token over "
-        f"{numbers.plural(len(held), 'recipe')}{below}."
+        f"{case.name}: held-out loss between {numbers.significant(low)} and "
+        f"{numbers.significant(high)} nats/token over "
+        f"{numbers.plural(len(held), 'recipe')}{below}; {_gate(case)}."
     )

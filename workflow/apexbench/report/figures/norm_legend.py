@@ -74,7 +74,7 @@ def legend(
     sheet.canvas.legend(
         handles=handles,
         loc="outside upper right",
-        ncols=len(handles),
+        ncols=len(handles) if len(handles) < 4 else 2,
         labelcolor=style.INK,
         columnspacing=1.2,
         handletextpad=0.5,

@@ -30,7 +30,7 @@ def draw(component: str, cases: Sequence[Case]) -> list[Figure]:
     shown = list(cases)[:MOST_CASES]
     arms = apex_arms(shown)
     step = 0.26 * (len(arms) - 1)
-    sheet = style.sheet(7.2, 0.95 + len(shown) * (0.16 + 0.14 * len(arms)))
+    sheet = style.sheet(7.2, 1.1 + len(shown) * (0.16 + 0.14 * len(arms)))
     ax = style.axes(sheet)[0][0]
     ends = [1.0]
     for row, case in enumerate(shown):

@@ -8,6 +8,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from apexbench.records import digest
 from apexbench.report import numbers, vocabulary
 from apexbench.report.cases import Case, Versus
 from apexbench.report.figures import norm_rows, style
@@ -70,7 +71,7 @@ def _sheet(component: str, groups: dict[tuple[str, str], list[Case]], index: int
     arms = apex_arms(cases)
     across = min(COLUMNS, len(panels))
     down = -(-len(panels) // across)
-    sheet = style.sheet(7.2, 0.8 + 1.8 * down)
+    sheet = style.sheet(7.2, 1.0 + 1.8 * down)
     grid = style.axes(sheet, down, across, sharex=True, sharey=True)
     axes = [grid[index // across][index % across] for index in range(down * across)]
     for ax, (heading, panel) in zip(axes, panels, strict=False):
@@ -105,7 +106,8 @@ def _sheet(component: str, groups: dict[tuple[str, str], list[Case]], index: int
         component,
         f"{part}: speed relative to torch, by width ({numbers.listing(columns)})",
         f"Above the line at 1× Apex is faster, below it torch is; {KEY.format(level=level(cases))} "
-        f"Solid lines: against torch's best eager norm; dashed: {COMPILED}. {finding}",
+        f"Solid lines: against torch's best eager norm; dashed: {COMPILED}. A line joins "
+        f"cases that differ in width alone. {finding}",
         finding,
         sheet.svg(),
     )
@@ -122,33 +124,39 @@ def _column(case: Case) -> str:
 
 def _series(sheet: style.Sheet, ax: Axes, cases: list[Case], name: str, colour: str) -> None:
     for baseline, (line, filled) in BASELINES.items():
-        found: list[tuple[int, int, Case, Versus]] = []
+        found: list[tuple[int, Case, Versus]] = []
         for case in cases:
             arm = case.arm(name)
             versus = case.versus(arm, baseline) if arm else None
             if versus is not None:
-                rows = case.config.get("rows")
-                size = rows if isinstance(rows, int) else 0
-                found.append((case.config["width"], size, case, versus))
-        if not found:
-            continue
-        found.sort(key=lambda entry: entry[:2])
-        widest = {width: versus.ratio.value for width, _, _, versus in found}
-        sns.lineplot(
-            x=list(widest),
-            y=list(widest.values()),
-            ax=ax,
-            color=colour,
-            linestyle=line,
-            linewidth=1,
-            errorbar=None,
-            legend=False,
-        )
-        for width, _, case, versus in found:
+                found.append((case.config["width"], case, versus))
+        found.sort(key=lambda entry: entry[0])
+        for points in _joined(found):
+            sns.lineplot(
+                x=list(points),
+                y=list(points.values()),
+                ax=ax,
+                color=colour,
+                linestyle=line,
+                linewidth=1,
+                errorbar=None,
+                legend=False,
+            )
+        for width, case, versus in found:
             ratio, gid = versus.ratio, sheet.title(mark(name, case, versus))
             ax.plot([width, width], [ratio.low, ratio.high], color=colour, linewidth=1.2)
             face = colour if filled else "white"
             ax.plot(width, ratio.value, "D", color=colour, ms=4.2, markerfacecolor=face, gid=gid)
+
+
+def _joined(found: Sequence[tuple[int, Case, Versus]]) -> list[dict[int, float]]:
+    """Ratio by width of the cases that differ in width alone: only those are one line."""
+    lines: dict[str, dict[int, float]] = {}
+    for width, case, versus in found:
+        rest = {key: value for key, value in case.config.items() if key not in ("width", "process")}
+        same = f"{case.device} {digest(rest)}"
+        lines.setdefault(same, {})[width] = versus.ratio.value
+    return [points for points in lines.values() if len(points) > 1]
 
 
 def _lost(ax: Axes, cases: list[Case]) -> None:
@@ -170,7 +178,7 @@ def _lost(ax: Axes, cases: list[Case]) -> None:
                 reasons[sign] = vocabulary.status(arm.status)
     if reasons:
         text = ", ".join(f"{sign} {name}" for sign, name in reasons.items())
-        ax.text(0.01, 0.15, text, transform=ax.transAxes, color=style.MUTED, fontsize=7)
+        ax.text(0.01, 0.15, text, transform=ax.transAxes, color=style.MUTED, fontsize=8)
 
 
 def _widths(ax: Axes, widths: list[int]) -> None:

@@ -69,7 +69,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("parameters")
     ax.set_ylabel("speed-up")
-    sheet.canvas.legend(loc="outside upper right", ncols=3, labelcolor=style.INK, fontsize=7)
+    sheet.canvas.legend(loc="outside upper right", ncols=3, labelcolor=style.INK, fontsize=8)
     finding = " ".join(sentences) or (
         f"A slope needs {scaling.FEWEST_SIZES} sizes; this run has fewer, so none is fitted."
     )

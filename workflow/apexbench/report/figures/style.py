@@ -50,19 +50,19 @@ _RC: dict[Any, Any] = {
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.titlelocation": "left",
-    "axes.titlesize": 8.5,
+    "axes.titlesize": 9,
     "axes.titleweight": "bold",
-    "axes.labelsize": 8,
+    "axes.labelsize": 8.5,
     "xtick.color": INK,
     "ytick.color": INK,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
     "grid.color": GRID,
     "grid.linewidth": 0.5,
     "axes.linewidth": 0.6,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
-    "legend.fontsize": 7.5,
+    "legend.fontsize": 8.5,
     "legend.frameon": False,
     "font.family": "DejaVu Sans",
     "figure.facecolor": "none",
@@ -164,9 +164,10 @@ def lost_mark(ax: Axes, x: float, y: float, status: str, text: str = "", **optio
     """A visible, labelled mark where a measurement is missing. ``x`` is a fraction of the axis."""
     from matplotlib.transforms import blended_transform_factory
 
-    label = f"{vocabulary.STATUS_MARKS.get(status, '✕')} {text or vocabulary.status(status)}"
+    mark = vocabulary.STATUS_MARKS.get(status, "✕") if status else ""
+    label = f"{mark} {text or vocabulary.status(status)}".strip()
     where = blended_transform_factory(ax.transAxes, ax.transData)
-    ax.text(x, y, label, transform=where, color=MUTED, fontsize=7, va="center", **options)  # type: ignore[arg-type]
+    ax.text(x, y, label, transform=where, color=MUTED, fontsize=8, va="center", **options)  # type: ignore[arg-type]
 
 
 def ratio_axis(ax: Axes, which: str = "y") -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.ticker import FuncFormatter
 
-from apexbench.report import ceilings, names, numbers
+from apexbench.report import ceilings, leading, names, numbers
 from apexbench.report.cases import Arm, Case
 from apexbench.report.figures import style
 from apexbench.report.figures.style import Figure
@@ -98,10 +98,16 @@ def _rank(cases: list[Case], label: str) -> float:
 
 
 def _finding(case: Case) -> str:
-    rates = [(rate, arm) for arm in case.arms if (rate := throughput(case, arm))]
-    if not rates:
+    found = leading.leaders(case, [arm for arm in case.arms if throughput(case, arm)])
+    if found is None:
         return f"{case.name}: no recipe could be timed."
-    rate, best = max(rates, key=lambda entry: entry[0].value)
+    best = found.arms[0]
+    rate = throughput(case, best)
+    assert rate is not None
+    if found.sole is None:
+        shown = numbers.listing([names.says(case, arm) for arm in found.arms])
+        text = numbers.rate(rate.value, "tokens/s", rate.low, rate.high)
+        return f"{case.name}: no recipe is fastest: {shown} are not separated (the first: {text})."
     text = numbers.rate(rate.value, "tokens/s", rate.low, rate.high)
     versus = best.versus.get(("step_time", "torch_default"))
     against = (
