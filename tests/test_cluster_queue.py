@@ -206,6 +206,10 @@ def test_a_run_spread_over_nodes_is_reported_whole_and_says_so():
     (note,) = notes
     assert "node1 (1 record) and node2 (1 record)" in note
     assert "no ratio or interval mixes two jobs" in note
+    assert "data-parallel on several of one node)" in note
+    records[0].config = {**records[0].config, "nodes": 2}
+    (note,) = placement.choose(Evidence(Path("x"), records))[1]
+    assert "data-parallel on several of one node or several)" in note
     other = factory.amp(provenance=factory.provenance(device_name="Other GPU", node="node3"))
     _, notes = placement.choose(Evidence(Path("x"), [*records, *other]))
     assert len(notes) == 2

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+
+import debian
+from debian import LabError
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 # The path that Slurm's commands were compiled with: the plugin's job step drops SLURM_CONF.
@@ -35,10 +37,6 @@ BESIDE = ("gres.conf", "slurmdbd.conf", "cgroup.conf")
 DEVICES = ("null", "zero", "full", "random")
 MINUTES_KEPT = 60
 TEMPLATE = Path(__file__).with_name("slurm.conf.in")
-
-
-class LabError(Exception):
-    """Why there is no Slurm here, in one sentence."""
 
 
 def asked_for() -> bool:
@@ -68,7 +66,7 @@ def up(folder: Path, etc: Path = ETC, accounted: bool = False) -> None:
     try:
         if accounted:
             made += [] if DATABASE.exists() else [DATABASE]
-        _install(folder, (*PACKAGES, *accounting.PACKAGES) if accounted else PACKAGES)
+        debian.install(folder, (*PACKAGES, *accounting.PACKAGES) if accounted else PACKAGES)
         etc.mkdir(parents=True, exist_ok=True)
         (folder / "made").write_text("\n".join(map(str, made)))
         if accounted and accounting.keeps_limits():
@@ -102,7 +100,7 @@ def down(folder: Path, etc: Path = ETC) -> None:
     installed = _lines(folder / "installed")
     if installed:
         with contextlib.suppress(LabError):
-            _apt("purge", "-y", "-q", "-o", "DPkg::Lock::Timeout=120", *installed)
+            debian.apt("purge", "-y", "-q", "-o", "DPkg::Lock::Timeout=120", *installed)
     for place in map(Path, _lines(folder / "made")):
         if place == DATABASE:
             shutil.rmtree(place, ignore_errors=True)
@@ -123,41 +121,6 @@ def _refuse_a_cluster(etc: Path) -> None:
     if any(_alive(earlier / "run" / f"{name}.pid") for name in DAEMONS[:-1]):
         raise LabError(f"another lab runs in {earlier}: lab.py down {earlier} ends it.")
     down(earlier, etc)
-
-
-def _install(folder: Path, packages: Sequence[str]) -> None:
-    missing = [name for name in packages if not _installed(name)]
-    if not missing:
-        return
-    if shutil.which("apt-get") is None:
-        raise LabError(f"{', '.join(missing)} cannot be installed: there is no apt-get here.")
-    options = ["-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120"]
-    _apt("update", "-q")
-    # What they bring along is removed again too, and nothing else.
-    planned = _apt("install", *options, "--simulate", *missing)
-    (folder / "installed").write_text("\n".join(re.findall(r"^Inst (\S+)", planned, re.M)))
-    _apt("install", *options, *missing)
-
-
-def _apt(*arguments: str) -> str:
-    done = subprocess.run(
-        ["apt-get", *arguments],
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0 and arguments[0] != "update":
-        raise LabError(f"apt-get {arguments[0]} fails: {done.stderr.strip()}")
-    return done.stdout
-
-
-def _installed(package: str) -> bool:
-    asked = ["dpkg-query", "--show", "--showformat=${db:Status-Status}", package]
-    if shutil.which("dpkg-query") is None:
-        return False
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout == "installed"
 
 
 def _configure(folder: Path, etc: Path, accounted: str) -> None:

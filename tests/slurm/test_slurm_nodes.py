@@ -53,8 +53,11 @@ def test_two_nodes_train_one_model_with_the_loss_of_one_process(slurm, python, t
     for field in ("NodeList=node[1-2] ", "NumNodes=2 ", "NumTasks=2 ", "TresPerJob=gres:gpu:2"):
         assert field in fields
     [record] = records.read_index(project.folder / INDEX)
+    assert record.case == "mini on 2 GPUs of 2 nodes"
+    assert [cell.status for cell in record.cells] == ["ok", "ok"]
     alone, both = (cell.details for cell in record.cells)
     assert (alone["gpus"], both["gpus"]) == (1, 2)
+    assert alone["tokens_per_step"] == both["tokens_per_step"]
     assert both["held_out_loss"] == pytest.approx(alone["held_out_loss"], rel=1e-5)
     place = record.provenance
     assert [(entry["rank"], entry["node"]) for entry in place["ranks"]] == [
@@ -63,3 +66,4 @@ def test_two_nodes_train_one_model_with_the_loss_of_one_process(slurm, python, t
     ]
     assert (place["slurm_job"], place["slurm_partition"]) == (job, "pair")
     assert place["node"] == place["slurm_node"] == "node1"
+    assert not list((project.folder / "results/.cache").glob("apexbench-*"))
