@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,11 +17,14 @@ __all__ = ["machine"]
 
 
 @pytest.fixture
-def built(machine, monkeypatch):
+def built(machine, monkeypatch, tmp_path_factory):
     """An installed Apex: each module's fate, and what is in it."""
     fates = {name: Imported(ok=True) for name in ("torch", "amp_C", "fused_layer_norm_cuda")}
     code = {"amp_C": ["sm_90"], "fused_layer_norm_cuda": ["sm_90"], "apex_C": []}
-    paths = {name: Path(f"{name}.so") for name in code}
+    folder = tmp_path_factory.mktemp("site")
+    paths = {name: folder / f"{name}.so" for name in code}
+    for path in paths.values():
+        path.write_text(path.name)
     monkeypatch.setattr(
         proof, "find_apex", lambda path=None: ApexInstall("nvidia", extensions=paths)
     )
@@ -77,6 +79,7 @@ def test_the_builds_record_is_what_the_machine_reads(built, tmp_path):
     assert record["flags"]["APEX_XENTROPY"] == "1"
     path = proof.write(record, tmp_path)
     assert json.loads(path.read_text()) == record
+    assert record["bytes"] == {name: len(f"{name}.so") for name in built.code}
     package = tmp_path / "apex"
     (package / "optimizers").mkdir(parents=True)
     (package / "__init__.py").touch()

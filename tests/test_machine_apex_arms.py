@@ -33,6 +33,27 @@ def test_the_builds_own_note_stands_in_for_cuobjdump(site):
     assert status.state == "wrong_architecture"
 
 
+def test_what_the_build_proved_is_not_asked_of_cuobjdump_again(site, monkeypatch):
+    site.python_apex()
+    site.compile("amp_C")
+    site.compile("fused_layer_norm_cuda")
+    asked = []
+    monkeypatch.setattr(cubin, "architectures", lambda path: asked.append(path.name) or ["sm_80"])
+    sizes = {
+        name: path.stat().st_size
+        for name, path in install.find_apex([str(site.folder)]).extensions.items()
+    }
+    proven = {name: ["sm_90"] for name in sizes}
+    build = {"commit": COMMIT, "architectures": proven, "bytes": sizes}
+    site.write("apex-build.json", json.dumps(build))
+    assert (site.status().architectures, asked) == (["sm_90"], [])
+    sizes["amp_C"] += 1
+    site.write("apex-build.json", json.dumps(build))
+    assert site.status().architectures == ["sm_80", "sm_90"]
+    assert len(asked) == 1
+    assert asked[0].startswith("amp_C")
+
+
 def test_commit_of_a_local_checkout(site, tmp_path):
     checkout = tmp_path / "my apex (1)"
     (checkout / ".git" / "refs" / "heads").mkdir(parents=True)

@@ -131,10 +131,33 @@ def rms(x, weight, shape, eps, memory_efficient=False):
     return torch.nn.functional.rms_norm(x, shape, weight, eps)
 
 
+def mixed(function):
+    """Apex's mixed kernels and FastLayerNorm: computed in float32, y in the weight's dtype."""
+
+    def narrowing(x, *vectors):
+        if weight_is_wider(x, vectors[0]):
+            raise RuntimeError(f"expected scalar type {x.dtype} but found {vectors[0].dtype}")
+        wide = (t if t is None else t.float() for t in vectors)
+        return function(x.float(), *wide).to(vectors[0].dtype)
+
+    return narrowing
+
+
+def weight_is_wider(x, weight):
+    return torch.finfo(weight.dtype).bits > torch.finfo(x.dtype).bits
+
+
+def mixed_layer(x, weight, bias, shape, eps, memory_efficient=False):
+    return mixed(lambda x, w, b: layer(x, w, b, shape, eps))(x, weight, bias)
+
+
+def mixed_rms(x, weight, shape, eps, memory_efficient=False):
+    return mixed(lambda x, w: rms(x, w, shape, eps))(x, weight)
+
+
 def fast(x, weight, bias, eps, memory_efficient):
-    if x.shape[-1] != 768:
-        raise RuntimeError(f"FWD: Unsupported hidden_size or types: {x.shape[-1]}")
-    return layer(x, weight, bias, (768,), eps)
+    assert x.shape[-1] == 768, "the process would be gone"
+    return mixed_layer(x, weight, bias, (768,), eps)
 
 
 class LigerLayerNorm:
@@ -142,22 +165,31 @@ class LigerLayerNorm:
 
     @staticmethod
     def apply(x, w, b, eps):
-        return layer(x.to(w.dtype), w, b, (x.shape[-1],), eps).to(x.dtype)
+        return layer(x.float(), w.float(), b.float(), (x.shape[-1],), eps).to(x.dtype)
 
 
 class LigerRMSNorm:
     @staticmethod
     def apply(x, w, eps, offset, casting_mode, in_place):
         assert (offset, casting_mode, in_place) == (0.0, "llama", False)
-        wide = x if w is None else x.to(w.dtype)
-        return rms(wide, w, (x.shape[-1],), eps).to(x.dtype)
+        weight = None if w is None else w.float()
+        return rms(x.float(), weight, (x.shape[-1],), eps).to(x.dtype)
 
 
 class WideLayerNorm(torch.nn.LayerNorm):
     """A module that works in float32, as a GPU's kernels do."""
 
     def forward(self, x):
-        return super().forward(x.float()).to(x.dtype)
+        return layer(
+            x.float(), self.weight.float(), self.bias.float(), self.normalized_shape, self.eps
+        ).to(x.dtype)
+
+
+class WideRMSNorm(torch.nn.RMSNorm):
+    """The same of RMSNorm."""
+
+    def forward(self, x):
+        return rms(x.float(), self.weight.float(), self.normalized_shape, self.eps).to(x.dtype)
 
 
 def modules(functions: dict[str, dict]) -> dict[str, types.ModuleType]:
@@ -174,8 +206,8 @@ def modules(functions: dict[str, dict]) -> dict[str, types.ModuleType]:
 def others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Apex, Liger and Transformer Engine by their documented interfaces, on the CPU."""
     wide = {
-        "mixed_dtype_fused_layer_norm_affine": lambda x, w, b, *rest: layer(x.float(), w, b, *rest),
-        "mixed_dtype_fused_rms_norm_affine": lambda x, w, *rest: rms(x.float(), w, *rest),
+        "mixed_dtype_fused_layer_norm_affine": mixed_layer,
+        "mixed_dtype_fused_rms_norm_affine": mixed_rms,
         "fused_layer_norm_affine": layer,
         "fused_rms_norm_affine": rms,
         "fused_layer_norm": lambda x, *rest: layer(x, None, None, *rest),
@@ -188,7 +220,7 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
             "liger_kernel.ops.layer_norm": {"LigerLayerNormFunction": LigerLayerNorm},
             "liger_kernel.ops.rms_norm": {"LigerRMSNormFunction": LigerRMSNorm},
             "transformer_engine.pytorch": {
-                "LayerNorm": WideLayerNorm, "RMSNorm": torch.nn.RMSNorm
+                "LayerNorm": WideLayerNorm, "RMSNorm": WideRMSNorm
             },
         }
     )  # fmt: skip
@@ -214,23 +246,23 @@ def test_every_cell_passes_or_says_why_not(component, change, others) -> None:
             try:
                 parity = checked(component, name, case)
             except Unsupported as error:
-                unsupported.append((name, "weight torch.float32" in error.reason, error.remedy))
+                unsupported.append((name, "input torch.float32" in error.reason, error.remedy))
                 continue
             assert parity.passed, (name, parity.checks)
     remedy = "apex_mixed takes a float32 input with a 16-bit weight"
-    refused = ["apex", "apex_memory_efficient", *(["apex_fast"] if "apex_fast" in names else [])]
+    refused = ["apex", "apex_memory_efficient"]
     assert unsupported == [(name, True, remedy) for name in refused if change.get("mixed")]
 
 
 def test_a_width_that_fast_layer_norm_was_not_built_for_is_named(others) -> None:
     entry = layer_norm.component.implementations["apex_fast"]
-    with pytest.raises(Unsupported, match=r"width 1000, input torch\.float32"):
+    with pytest.raises(Unsupported, match=r"FastLayerNorm has no kernel for width 1000"):
         entry.build({**CASE, "width": 1000})
 
 
 def test_mixed_moves_the_bytes_of_its_dtype() -> None:
     mixed = {**CASE, "dtype": "bfloat16", "mixed": True}
-    assert norms.work(mixed).bytes == 64 * 96 * 10
+    assert norms.work(mixed).bytes == 64 * 96 * (2 * 2 + 3 * 4)
     assert norms.label(mixed).endswith("float32 input")
     workload = rms_norm.component.workload(mixed, "cpu", 0)
     workload.allocate(1)

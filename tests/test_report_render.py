@@ -11,8 +11,10 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import record_factory as factory
+from apexbench.cli import app
 from apexbench.records import STATUSES
 from apexbench.report import evidence, numbers
 from apexbench.report.document import build
@@ -42,6 +44,18 @@ def test_everything_is_there_and_small(whole: Path) -> None:
         "transformer-loss",
         "transformer-scaling",
     }
+
+
+def test_a_paper_that_is_not_wanted_is_not_typeset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = render(tmp_path, factory.gpu_records()[:1])
+    assert (out / "report.pdf").is_file()
+    monkeypatch.setitem(sys.modules, "typst", None)
+    command = ["report", "--records", str(tmp_path / "run"), "--out", str(out)]
+    assert isinstance(CliRunner().invoke(app, command).exception, ImportError)
+    assert CliRunner().invoke(app, [*command, "--no-pdf"]).exit_code == 0
+    assert {path.name for path in out.iterdir()} == {*FILES, "figures"} - {"report.pdf"}
 
 
 def test_the_page_is_offline_and_well_formed(whole: Path) -> None:

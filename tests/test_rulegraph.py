@@ -7,6 +7,8 @@ import subprocess
 import sys
 from itertools import pairwise, product
 
+import pytest
+
 from conftest import ROOT
 
 Graph = dict[str, set[str]]
@@ -69,3 +71,13 @@ def reduced(graph: Graph) -> Graph:
 
 def test_the_readme_draws_the_rules_as_snakemake_does():
     assert readme_graph() == reduced(snakemake_graph())
+
+
+@pytest.mark.parametrize(("wanted", "typeset"), [("true", True), ("false", False)])
+def test_the_paper_is_made_where_it_is_wanted(wanted: str, typeset: bool):
+    command = [sys.executable, "-m", "snakemake", "--cores=1", "--dry-run", "--forceall"]
+    chosen = ["preset=quick", "device=cpu", "runtime=native", f"report={{pdf: {wanted}}}"]
+    done = subprocess.run(
+        [*command, "--config", *chosen], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ("results/report.pdf" in done.stdout + done.stderr) is typeset

@@ -158,6 +158,7 @@ def report(
         list[str] | None,
         typer.Option(help="Another machine's report.html to link to."),
     ] = None,
+    pdf: Annotated[bool, typer.Option(help="Typeset report.pdf too.")] = True,
 ) -> None:
     """Write a run's report.html and report.pdf from its records alone."""
     from apexbench.report.render import report as render
@@ -167,6 +168,7 @@ def report(
         out or records,
         [Path(path) for path in expect or []],
         [Path(path) for path in beside or []],
+        pdf=pdf,
     )
 
 

@@ -9,6 +9,15 @@ REFERENCE_REPORTS = [
     f"results/report/{machine}/report.html" for machine in PLAN.references()
 ]
 
+WITH_PAPER = PLAN.config.report["pdf"]
+PAPER_FLAG = "--pdf" if WITH_PAPER else "--no-pdf"
+PAPER = {
+    "pdf": report(
+        "results/report.pdf", caption="../report/captions/paper.rst", category="Report"
+    )
+}
+REFERENCE_PAPER = {"pdf": "results/report/{machine}/report.pdf"}
+
 
 rule table:
     input:
@@ -62,14 +71,10 @@ rule report:
         PLAN.selfcheck(),
         sources=REPORT_SOURCES,
     output:
+        **(PAPER if WITH_PAPER else {}),
         html=report(
             "results/report.html",
             caption="../report/captions/html.rst",
-            category="Report",
-        ),
-        pdf=report(
-            "results/report.pdf",
-            caption="../report/captions/paper.rst",
             category="Report",
         ),
     log:
@@ -79,7 +84,7 @@ rule report:
     message:
         "Writing the report"
     shell:
-        "{APEXBENCH} report --records results --out results {params.beside:q} 2> {log:q}"
+        "{APEXBENCH} report --records results --out results {PAPER_FLAG} {params.beside:q} 2> {log:q}"
 
 
 rule reference_report:
@@ -87,12 +92,12 @@ rule reference_report:
         records=lambda wildcards: PLAN.reference_files(wildcards.machine),
         sources=REPORT_SOURCES,
     output:
+        **(REFERENCE_PAPER if WITH_PAPER else {}),
         html="results/report/{machine}/report.html",
-        pdf="results/report/{machine}/report.pdf",
     log:
         "results/logs/report-{machine}.log",
     message:
         "Rebuilding the report of {wildcards.machine}"
     shell:
         "{APEXBENCH} report --records results/reference/{wildcards.machine:q}"
-        " --out results/report/{wildcards.machine:q} 2> {log:q}"
+        " --out results/report/{wildcards.machine:q} {PAPER_FLAG} 2> {log:q}"

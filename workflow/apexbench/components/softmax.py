@@ -29,6 +29,7 @@ from apexbench.components.apex_softmax import dedicated, generic
 from apexbench.components.component import Case, Component
 from apexbench.components.operations import (
     BYTES,
+    FORMULA,
     Function,
     Inputs,
     OperationWorkload,
@@ -67,6 +68,7 @@ class SoftmaxWorkload(OperationWorkload):
     """Scores, or q, k and v, and a mask where it is a tensor (True hides)."""
 
     chunk = 1
+    formula = FORMULA.replace("rms(ref)", "root of the sum of its terms' squares")
 
     @staticmethod
     def least(case: Case) -> Work:

@@ -103,6 +103,7 @@ def describe(
 def write(record: dict[str, Any], folder: Path | None = None) -> Path:
     """Write the record beside the installed package, where ``machine.install`` looks for it.
 
+    The sizes of the modules are added: a module of another size is not the one that was proven.
     Raises:
         NotProven: no folder is given and there is no ``apex``.
     """
@@ -112,6 +113,8 @@ def write(record: dict[str, Any], folder: Path | None = None) -> Path:
         if not places:
             raise NotProven(f"apex is not importable in {sys.prefix} after its installation.")
         folder = Path(places[0]).parent
+    modules = find_apex([str(folder)]).extensions
+    record["bytes"] = {name: path.stat().st_size for name, path in sorted(modules.items())}
     path = folder / RECORD
     path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return path

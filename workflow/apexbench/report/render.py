@@ -13,15 +13,20 @@ from apexbench.report.document import Document, build
 
 
 def report(
-    records: Path, out: Path, expect: Sequence[Path] = (), beside: Sequence[Path] = ()
+    records: Path,
+    out: Path,
+    expect: Sequence[Path] = (),
+    beside: Sequence[Path] = (),
+    pdf: bool = True,
 ) -> None:
     """Build everything that a reader gets, from records alone.
 
     ``records`` is a run folder (``results``, ``results/reference/<machine>``) or its ``records``;
-    ``out`` gets ``summary.csv``, ``summary.json``, ``figures/*.svg``, ``report.html`` and
-    ``report.pdf``. A table or figure that is there already with the same bytes is left alone, so
-    that its time stamp stays. ``expect`` are index files whose absence the report must show,
-    ``beside`` the ``report.html`` of other machines, each in a folder of its machine's name, to
+    ``out`` gets ``summary.csv``, ``summary.json``, ``figures/*.svg``, ``report.html`` and, unless
+    ``pdf`` is False, which removes an older one, ``report.pdf``. A table or figure that is there
+    already with the same bytes is left alone, so that its time stamp stays. ``expect`` are index
+    files whose absence the report must show, ``beside`` the ``report.html`` of other machines, each
+    in a folder of its machine's name, to
     link to: named, not looked for, so that the page does not depend on what is built first.
     Raises UserError for a bad record, before anything is written.
     """
@@ -29,12 +34,16 @@ def report(
     evidence = source.load(records, expect)
     frame = summary.table(evidence)
     document = build(evidence)
-    page, sheets = html.render(document, _links(beside, out)), paper.render(document)
+    page = html.render(document, _links(beside, out))
+    sheets = paper.render(document) if pdf else None
     _write_changed(out / "summary.csv", summary.csv_text(frame))
     _write_changed(out / "summary.json", summary.json_text(frame))
     _figures(document, out / "figures")
     write_text_atomically(out / "report.html", page)
-    write_bytes_atomically(out / "report.pdf", sheets)
+    if sheets is None:
+        (out / "report.pdf").unlink(missing_ok=True)
+    else:
+        write_bytes_atomically(out / "report.pdf", sheets)
 
 
 def _links(beside: Sequence[Path], out: Path) -> list[tuple[str, str]]:
