@@ -9,8 +9,7 @@ from typing import Any
 
 from apexbench import records
 from apexbench.errors import UserError
-from apexbench.measuring.contention import BUSY_CPU
-from apexbench.records import Record
+from apexbench.records import BUSY_CPU, Record
 from apexbench.selfcheck import findings, repeats
 
 STATES = ("passed", "failed", "incomplete", "unavailable", "noted")
