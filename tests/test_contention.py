@@ -11,8 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import record_factory as factory
-from apexbench import records
 from apexbench.machine import gpu_state
 from apexbench.measuring import contention, verdicts
 from apexbench.measuring.contention import Contention
@@ -58,20 +56,6 @@ def test_no_verdict_is_read_off_samples_of_a_busy_cpu():
     busy = comparison(sampled(ARMS, watch=Busy(lambda number: True))[0])
     assert (busy.verdict, busy.flags) == ("unclear", ["other processes kept the CPU busy"])
     assert busy.ratio == pytest.approx(quiet.ratio, rel=0.01)
-
-
-def test_a_record_of_a_busy_cpu_is_kept_and_no_other_contradicts_its_interval(tmp_path):
-    record = factory.optimizer()[0]
-    entry = next(entry for entry in record.comparisons if entry.verdict == "slower")
-    entry.flags = [records.BUSY_CPU]
-    with pytest.raises(ValueError, match=r"is called slower against .*, but its interval says"):
-        records.dump(record)
-    entry.verdict = "unclear"
-    kept = records.parse(records.dump(record), tmp_path)
-    assert kept.comparisons == record.comparisons
-    entry.flags = []
-    with pytest.raises(ValueError, match=r"unclear against .*, but its interval says slower"):
-        records.dump(record)
 
 
 def test_a_block_or_two_that_the_interval_trims_change_nothing():

@@ -15,7 +15,7 @@ import pytest
 import record_factory as factory
 from apexbench import records
 from apexbench.measuring import statistics
-from apexbench.records import BUSY_CPU
+from apexbench.measuring.contention import BUSY_CPU
 from apexbench.report import render
 from apexbench.report import selfcheck as section
 from apexbench.report.cases import identity

@@ -21,7 +21,7 @@ from apexbench.errors import UserError
 from apexbench.jobs import retry, supervisor
 from apexbench.jobs.request import Request, Task
 from apexbench.machine import host
-from apexbench.records import BUSY_CPU
+from apexbench.measuring.contention import BUSY_CPU
 
 TESTS = Path(__file__).parent
 MEASURING = {

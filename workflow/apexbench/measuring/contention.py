@@ -14,6 +14,8 @@ import time
 
 from apexbench.machine.host import cores
 
+BUSY_CPU = "other processes kept the CPU busy"
+"""The flag of a comparison that is unclear for it."""
 THREADS = "/proc/self/task"
 WAITED = 0.05
 """Share of a block that a thread may wait: an idle machine shows 0.00, one busy neighbour 0.3."""

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from apexbench.measuring import statistics
+from apexbench.measuring.contention import BUSY_CPU
 from apexbench.measuring.sampler import Samples, Settings
 from apexbench.measuring.statistics import Interval
-from apexbench.records import BUSY_CPU, Comparison, Parity, Record, Work
+from apexbench.records import Comparison, Parity, Record, Work
 
 CLOCK_TOLERANCE = 0.01
 

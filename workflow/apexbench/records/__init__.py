@@ -7,7 +7,6 @@ nanoseconds per call in the summaries. Everything the report says is computed fr
 
 from apexbench.records.model import (
     BASELINES,
-    BUSY_CPU,
     KILLED,
     QUANTITIES,
     SCHEMA_VERSION,
@@ -48,7 +47,6 @@ from apexbench.records.text import (
 
 __all__ = [
     "BASELINES",
-    "BUSY_CPU",
     "KILLED",
     "QUANTITIES",
     "SCHEMA_PATH",

@@ -20,8 +20,6 @@ BASELINES = ("torch_default", "torch_eager_best", "torch_best")
 KILLED = "killed by signal 9 from outside"
 """How the reason of a cell begins whose process was killed, and not for the lack of memory."""
 VERDICTS = ("faster", "slower", "same", "unclear")
-BUSY_CPU = "other processes kept the CPU busy"
-"""The flag of a comparison that is unclear for it, whatever its interval says."""
 
 
 def verdict(low: float, high: float, margin: float) -> str:

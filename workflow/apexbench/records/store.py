@@ -11,7 +11,6 @@ from typing import Any
 
 from apexbench.errors import UserError
 from apexbench.records.model import (
-    BUSY_CPU,
     SCHEMA_VERSION,
     Cell,
     Check,
@@ -86,8 +85,6 @@ def _check_consistency(value: dict[str, Any]) -> None:
                 f"a ratio of '{comparison['implementation']}' lies outside its interval"
             )
         shown = verdict(comparison["low"], comparison["high"], comparison["margin"])
-        if BUSY_CPU in comparison["flags"]:
-            shown = "unclear"
         if comparison["verdict"] != shown:
             raise ValueError(
                 f"'{comparison['implementation']}' is called {comparison['verdict']} against "

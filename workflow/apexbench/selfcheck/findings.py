@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from apexbench.records import BUSY_CPU, Comparison, Record
+from apexbench.measuring.contention import BUSY_CPU
+from apexbench.records import Comparison, Record
 
 SHORT_NS = 30_000
 SHARE = 0.95

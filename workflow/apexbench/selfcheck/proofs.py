@@ -9,7 +9,8 @@ from typing import Any
 
 from apexbench import records
 from apexbench.errors import UserError
-from apexbench.records import BUSY_CPU, Record
+from apexbench.measuring.contention import BUSY_CPU
+from apexbench.records import Record
 from apexbench.selfcheck import findings, repeats
 
 STATES = ("passed", "failed", "incomplete", "unavailable", "noted")
