@@ -17,8 +17,9 @@ import record_factory as factory
 from apexbench import records as store
 from apexbench.errors import UserError
 from apexbench.measuring import statistics
+from apexbench.measuring.contention import BUSY_CPU
 from apexbench.records import Work
-from apexbench.report import comparison, evidence, html, recommend, summary
+from apexbench.report import cases, comparison, evidence, html, recommend, summary
 from apexbench.report.document import build
 
 ODD = [None, [], {}, [1], ["x", 2], {"a": [1]}, 2**62, -1, 0, 1e300, 1e-300, "NaN", "", True]
@@ -193,6 +194,21 @@ def test_a_record_that_contradicts_itself_is_refused(tmp_path, old, new, said) -
         evidence.load(folder)
     assert str(file) in str(raised.value)
     assert "delete that file and run the same command again" in str(raised.value)
+
+
+@pytest.mark.parametrize("processes", [1, 5])
+def test_a_busy_cpu_takes_a_verdict_back(tmp_path, processes) -> None:
+    records = [
+        record for process in range(processes) for record in factory.optimizer(process=process)[:1]
+    ]
+    for record in records[:1]:
+        for entry in record.comparisons:
+            entry.verdict, entry.flags = "unclear", [BUSY_CPU]
+    case = cases.merge(evidence.load(factory.write_run(tmp_path / "run", records)).records)[0]
+    found = [v for arm in case.arms for v in arm.versus.values()]
+    assert found
+    assert {v.verdict for v in found} == {"unclear"}
+    assert {v.flags for v in found} == {(BUSY_CPU,)}
 
 
 @given(

@@ -85,7 +85,9 @@ def _check_consistency(value: dict[str, Any]) -> None:
                 f"a ratio of '{comparison['implementation']}' lies outside its interval"
             )
         shown = verdict(comparison["low"], comparison["high"], comparison["margin"])
-        if comparison["verdict"] != shown:
+        # A flag may take a verdict back, never give another.
+        taken_back = comparison["verdict"] == "unclear" and comparison["flags"]
+        if comparison["verdict"] != shown and not taken_back:
             raise ValueError(
                 f"'{comparison['implementation']}' is called {comparison['verdict']} against "
                 f"{comparison['baseline']}, but its interval says {shown}"

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from apexbench.measuring.contention import BUSY_CPU
 from apexbench.records import BASELINES, Cell, Record, Work, digest
 from apexbench.report.repeats import Estimate, combine, verdict
 
@@ -233,12 +234,14 @@ def _measure(arm: Arm, good: list[tuple[Record, Cell]]) -> None:
                 continue
             ratio = combine([Estimate(c.ratio, c.low, c.high) for c in found], confidence)
             margin = max(comparison.margin for comparison in found)
+            flags = tuple(dict.fromkeys(flag for c in found for flag in c.flags))
+            together = "unclear" if BUSY_CPU in flags else verdict(ratio, margin)
             arm.versus[quantity, baseline] = Versus(
                 baseline=baseline,
                 members=tuple(found[0].members),
                 ratio=ratio,
                 margin=margin,
-                verdict=found[0].verdict if len(found) == 1 else verdict(ratio, margin),
+                verdict=found[0].verdict if len(found) == 1 else together,
                 rounds=sum(comparison.rounds for comparison in found),
-                flags=tuple(dict.fromkeys(flag for c in found for flag in c.flags)),
+                flags=flags,
             )
