@@ -49,7 +49,11 @@ rule all:
 
 
 onstart:
-    owner.begin(PLAN, elsewhere=workflow.non_local_exec)
+    owner.begin(
+        PLAN,
+        elsewhere=workflow.non_local_exec,
+        gpus=workflow.global_resources.get("gpu").value,
+    )
 
 
 onsuccess:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from apexbench.components import amp_legacy, requirements
 from apexbench.components.amp import component
 from apexbench.components.amp_workload import label
-from apexbench.jobs import child
+from apexbench.jobs import launch
 from apexbench.jobs.request import Task
 from apexbench.machine import apex, apex_source
 from apexbench.measuring.sampler import Sampler, Settings, Watch
@@ -147,11 +147,11 @@ def test_another_apex_s_extension_is_put_out_of_reach(fake, monkeypatch, tmp_pat
 def test_each_level_has_a_process_with_the_folder_first_on_its_path(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PYTHONPATH", "here")
     tasks = [Task({"legacy": level}, 0, str(level)) for level in ("none", "O1", "O2")]
-    assert [child.legacy(task) for task in tasks] == [None, "O1", "O2"]
-    paths = child.environment(tasks[1:2], tmp_path)["PYTHONPATH"].split(os.pathsep)
+    assert [launch.legacy(task) for task in tasks] == [None, "O1", "O2"]
+    paths = launch.environment(tasks[1:2], tmp_path)["PYTHONPATH"].split(os.pathsep)
     assert paths[0] == str(apex_source.LEGACY_FOLDER)
     assert paths[-1] == "here"
-    assert child.environment(tasks[:1], tmp_path)["PYTHONPATH"] == "here"
+    assert launch.environment(tasks[:1], tmp_path)["PYTHONPATH"] == "here"
 
 
 def test_an_installed_folder_is_enough_and_its_case_is_named(monkeypatch, tmp_path) -> None:

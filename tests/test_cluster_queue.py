@@ -140,6 +140,26 @@ def test_a_job_that_a_signal_ended_says_which(monkeypatch, tmp_path):
     assert "FAILED on gpu07 (signal 9): read the log" in lost.find([log])[0].reason
 
 
+OOM = "slurmstepd-gpu07: error: Detected 1 oom-kill event(s) in StepId=13.0. Some of your processes"
+
+
+@pytest.mark.parametrize("sacct", ["printf 'FAILED\\nFAILED\\nOUT_OF_MEMORY\\n'", "exit 1"])
+def test_a_job_whose_step_ran_out_of_memory_says_so(monkeypatch, tmp_path, sacct):
+    commands(tmp_path / "bin", monkeypatch, sacct=sacct, scontrol="echo MinMemoryNode=300M")
+    slurms = tmp_path / "slurm_logs/13.log"
+    slurms.parent.mkdir()
+    slurms.write_text("" if "OUT" in sacct else OOM)
+    log = tmp_path / "snakemake.log"
+    text = LOG.format(state="FAILED")
+    log.write_text(text.replace("/x/.snakemake/slurm_logs/rule_layer_norm/13.log", str(slurms)))
+    ended = lost.find([log])[0]
+    assert (ended.state, ended.status) == ("OUT_OF_MEMORY", "out_of_memory")
+    assert "OUT_OF_MEMORY (memory 300M): raise mem_mb for layer_norm under" in ended.reason
+    slurms.write_text("all well")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert lost.find([log])[0].state == "FAILED"
+
+
 def test_a_job_that_slurm_forgot_keeps_its_state(monkeypatch, tmp_path):
     commands(tmp_path / "bin", monkeypatch, scontrol="echo 'Invalid job id' >&2; exit 1")
     log = tmp_path / "snakemake.log"
@@ -186,6 +206,10 @@ def test_a_run_spread_over_nodes_is_reported_whole_and_says_so():
     (note,) = notes
     assert "node1 (1 record) and node2 (1 record)" in note
     assert "no ratio or interval mixes two jobs" in note
+    assert "data-parallel on several of one node)" in note
+    records[0].config = {**records[0].config, "nodes": 2}
+    (note,) = placement.choose(Evidence(Path("x"), records))[1]
+    assert "data-parallel on several of one node or several)" in note
     other = factory.amp(provenance=factory.provenance(device_name="Other GPU", node="node3"))
     _, notes = placement.choose(Evidence(Path("x"), [*records, *other]))
     assert len(notes) == 2
@@ -213,13 +237,14 @@ def test_the_lab_starts_only_when_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["ClusterName=theirs\n", ""])
-def test_the_lab_leaves_another_slurm_conf_alone(tmp_path, monkeypatch, text):
+@pytest.mark.parametrize("name", ["slurm.conf", "slurmdbd.conf", "gres.conf"])
+def test_the_lab_leaves_another_slurm_conf_alone(tmp_path, monkeypatch, text, name):
     monkeypatch.syspath_prepend(str(ROOT / "tests/slurm"))
     monkeypatch.setenv("APEXBENCH_SLURM", "1")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     import lab as module
 
-    conf = tmp_path / "etc/slurm.conf"
+    conf = tmp_path / "etc" / name
     conf.parent.mkdir()
     conf.write_text(text)
     with pytest.raises(module.LabError, match="belongs to a cluster, which is left alone"):

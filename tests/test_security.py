@@ -72,7 +72,7 @@ def shell_commands(text: str) -> list[str]:
 
 
 # Each is shlex.join of words, below.
-JOINED = ("APEXBENCH", "MEASURE", "BUILD", "PINS", "params.arguments")
+JOINED = ("APEXBENCH", "MEASURE", "BUILD", "PINS", "params.arguments", "params.measure")
 
 
 def test_every_value_in_a_rule_s_shell_is_quoted():
@@ -95,6 +95,8 @@ def test_the_command_itself_is_words(monkeypatch, tmp_path):
     for measuring in (False, True):
         words = shlex.split(plan.command(measuring=measuring))
         assert words[:3] == [hostile, "-m", "apexbench"]
+    words = shlex.split(plan.training_command(next(iter(plan.models))))
+    assert words == shlex.split(plan.command(measuring=True))
     assert shlex.split(plan.build_command())[:3] == [hostile, "-m", "apexbench"]
 
 

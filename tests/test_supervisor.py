@@ -20,6 +20,7 @@ from apexbench import records
 from apexbench.errors import UserError
 from apexbench.jobs import retry, supervisor
 from apexbench.jobs.request import Request, Task
+from apexbench.machine import host
 from apexbench.measuring.contention import BUSY_CPU
 
 TESTS = Path(__file__).parent
@@ -119,7 +120,7 @@ def test_one_kill_from_outside_costs_nothing(toy, tmp_path, monkeypatch):
 
 def test_a_kill_by_the_kernel_for_lack_of_memory_is_told_apart(toy, monkeypatch):
     """The count of the cgroup rises by one between the child's start and its end."""
-    monkeypatch.setattr(supervisor, "oom_kills", functools.partial(next, itertools.count()))
+    monkeypatch.setattr(host, "oom_kills", functools.partial(next, itertools.count()))
     found, index = run(toy, request("kill"))
     cell = found["kill"].cell("faulty")
     assert (cell.status, index["killed"]) == ("out_of_memory", [])

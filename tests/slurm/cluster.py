@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import lab
 import slurm_toys
 
+from conftest import require
 from pipeline import Project, all_disabled, python_with_toy
 
 HERE = Path(__file__).parent
@@ -37,6 +43,23 @@ transformer: {enabled: false}
 measuring: {case_seconds: 0.2, pilot_rounds: 10, implementation_seconds: 600}
 report: {reference: false}
 """
+
+
+@contextlib.contextmanager
+def running_slurm(folder: Path, *options: str) -> Iterator[Path]:
+    """The lab in ``folder`` while the context lasts; skips (in CI: fails) where there is none."""
+    require(lab.asked_for(), "set APEXBENCH_SLURM=1 to install and start a Slurm here")
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n", "env", "APEXBENCH_SLURM=1"]
+    command = [*as_root, sys.executable, str(Path(lab.__file__))]
+    begin = [*command, "up", str(folder), *options]
+    try:
+        up = subprocess.run(begin, capture_output=True, text=True, check=False)
+        require(up.returncode == 0, f"Slurm cannot be started here: {up.stderr.strip()}")
+        yield folder
+    finally:
+        subprocess.run([*command, "down", str(folder)], check=True)
+    assert not folder.exists()
+    assert not (lab.ETC / "slurm.conf").exists()
 
 
 def python_with_toys(folder: Path) -> Path:

@@ -1,34 +1,42 @@
-"""A real Slurm on this machine, for tests: ``lab.py up DIR``, ``lab.py down DIR``.
+"""A real Slurm on this machine, for tests: ``lab.py up DIR [accounting]``, ``lab.py down DIR``.
 
-One controller, one node, munge; no systemd, no accounting, GPUs declared over plain device files.
+One controller, two nodes, munge; no systemd, GPUs declared over plain device files. Both nodes are
+this machine: partition gpu has the first alone, partition pair has both.
 It installs Debian's packages where they are missing, refuses a machine that has a slurm.conf, and
 leaves nothing behind. Runs only when asked for: APEXBENCH_SLURM=1 or APEXBENCH_CI=1.
+``accounting`` adds slurmdbd with a MariaDB of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+
+import debian
+from debian import LabError
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 # The path that Slurm's commands were compiled with: the plugin's job step drops SLURM_CONF.
 ETC = Path("/etc/slurm")
 MARK = "# Written by apexbench's tests/slurm/lab.py"
+NODES = ("node1", "node2")
+DAEMONS = (*(f"slurmd.{node}" for node in NODES), "slurmctld", "munged")
+ACCOUNTING_DAEMONS = ("slurmdbd", "mariadbd")
+NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none\n"
+# MariaDB's package makes it, and leaves it when it is purged without a person to ask.
+DATABASE = Path("/var/lib/mysql")
+BESIDE = ("gres.conf", "slurmdbd.conf", "cgroup.conf")
 DEVICES = ("null", "zero", "full", "random")
 MINUTES_KEPT = 60
 TEMPLATE = Path(__file__).with_name("slurm.conf.in")
-
-
-class LabError(Exception):
-    """Why there is no Slurm here, in one sentence."""
 
 
 def asked_for() -> bool:
@@ -36,7 +44,7 @@ def asked_for() -> bool:
     return "1" in (os.environ.get("APEXBENCH_SLURM"), os.environ.get("APEXBENCH_CI"))
 
 
-def up(folder: Path, etc: Path = ETC) -> None:
+def up(folder: Path, etc: Path = ETC, accounted: bool = False) -> None:
     """Start Slurm with its files in ``folder``; return once its node takes jobs.
 
     Raises LabError where it was not asked for, on a machine with a slurm.conf, or when a daemon
@@ -46,19 +54,25 @@ def up(folder: Path, etc: Path = ETC) -> None:
         raise LabError("set APEXBENCH_SLURM=1: this installs packages and starts daemons.")
     if os.geteuid() != 0:
         raise LabError("only root can start Slurm's daemons: run it with sudo.")
+    import accounting
+
     _refuse_a_cluster(etc)
     made = [place for place in (etc, *etc.parents) if not place.exists()]
-    for name in ("run", "log", "spool/ctld", "spool/d", "etc"):
+    for name in ("run", "log", "spool/ctld", *(f"spool/{node}" for node in NODES), "etc"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     # Whoever submits jobs must reach munge's socket.
     folder.chmod(0o755)
     (folder / "run").chmod(0o755)
     try:
-        _install(folder)
+        if accounted:
+            made += [] if DATABASE.exists() else [DATABASE]
+        debian.install(folder, (*PACKAGES, *accounting.PACKAGES) if accounted else PACKAGES)
         etc.mkdir(parents=True, exist_ok=True)
         (folder / "made").write_text("\n".join(map(str, made)))
-        _configure(folder, etc)
-        _start(folder, etc)
+        if accounted and accounting.keeps_limits():
+            accounting.limit_memory(folder, etc)
+        _configure(folder, etc, accounting.slurm_conf(folder) if accounted else NO_ACCOUNTING)
+        _start(folder, etc, accounting.start if accounted else None)
     except BaseException:
         down(folder, etc)
         raise
@@ -66,23 +80,30 @@ def up(folder: Path, etc: Path = ETC) -> None:
 
 def down(folder: Path, etc: Path = ETC) -> None:
     """End the daemons and their jobs, and remove everything that ``up`` made."""
+    import accounting
+
     conf = etc / "slurm.conf"
     if _ours(conf):
         _quiet("scancel", "--state=RUNNING", "--state=PENDING", "--user=root")
-        _quiet("scancel", "--partition=gpu")
-    for name in ("slurmd", "slurmctld", "munged"):
+        for partition in ("gpu", "pair"):
+            _quiet("scancel", f"--partition={partition}")
+    for name in (*DAEMONS[:-1], *ACCOUNTING_DAEMONS, DAEMONS[-1]):
         _end(folder / "run" / f"{name}.pid")
     for stray in _strays(folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(stray, signal.SIGKILL)
     if _ours(conf):
         conf.unlink()
-        (etc / "gres.conf").unlink(missing_ok=True)
+        accounting.forget_limits()
+        for path in filter(_ours, (etc / name for name in BESIDE)):
+            path.unlink()
     installed = _lines(folder / "installed")
     if installed:
         with contextlib.suppress(LabError):
-            _apt("purge", "-y", "-q", "-o", "DPkg::Lock::Timeout=120", *installed)
+            debian.apt("purge", "-y", "-q", "-o", "DPkg::Lock::Timeout=120", *installed)
     for place in map(Path, _lines(folder / "made")):
+        if place == DATABASE:
+            shutil.rmtree(place, ignore_errors=True)
         with contextlib.suppress(OSError):
             place.rmdir()
     shutil.rmtree(folder, ignore_errors=True)
@@ -90,70 +111,40 @@ def down(folder: Path, etc: Path = ETC) -> None:
 
 def _refuse_a_cluster(etc: Path) -> None:
     conf = etc / "slurm.conf"
+    for path in (conf, *(etc / name for name in BESIDE)):
+        if path.exists() and not _ours(path):
+            why = "this machine belongs to a cluster, which is left alone"
+            raise LabError(f"{path} is there: {why}.")
     if not conf.exists():
         return
-    if not _ours(conf):
-        raise LabError(f"{conf} is there: this machine belongs to a cluster, which is left alone.")
     earlier = Path(conf.read_text().splitlines()[0].removeprefix(f"{MARK} in "))
-    if any(_alive(earlier / "run" / f"{name}.pid") for name in ("slurmctld", "slurmd")):
+    if any(_alive(earlier / "run" / f"{name}.pid") for name in DAEMONS[:-1]):
         raise LabError(f"another lab runs in {earlier}: lab.py down {earlier} ends it.")
     down(earlier, etc)
 
 
-def _install(folder: Path) -> None:
-    missing = [name for name in PACKAGES if not _installed(name)]
-    if not missing:
-        return
-    if shutil.which("apt-get") is None:
-        raise LabError(f"{', '.join(missing)} cannot be installed: there is no apt-get here.")
-    options = ["-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120"]
-    _apt("update", "-q")
-    # What they bring along is removed again too, and nothing else.
-    planned = _apt("install", *options, "--simulate", *missing)
-    (folder / "installed").write_text("\n".join(re.findall(r"^Inst (\S+)", planned, re.M)))
-    _apt("install", *options, *missing)
-
-
-def _apt(*arguments: str) -> str:
-    done = subprocess.run(
-        ["apt-get", *arguments],
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0 and arguments[0] != "update":
-        raise LabError(f"apt-get {arguments[0]} fails: {done.stderr.strip()}")
-    return done.stdout
-
-
-def _installed(package: str) -> bool:
-    asked = ["dpkg-query", "--show", "--showformat=${db:Status-Status}", package]
-    if shutil.which("dpkg-query") is None:
-        return False
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout == "installed"
-
-
-def _configure(folder: Path, etc: Path) -> None:
+def _configure(folder: Path, etc: Path, accounted: str) -> None:
     text = TEMPLATE.read_text().format(
         mark=MARK,
         folder=folder,
-        cluster=_cluster(folder),
+        cluster=cluster_name(folder),
         kept=MINUTES_KEPT * 60,
         gpus=len(DEVICES),
+        accounting=accounted,
+        tasks="task/cgroup" if (etc / "cgroup.conf").exists() else "task/none",
     )
     (etc / "slurm.conf").write_text(text)
-    lines = [f"NodeName=localhost Name=gpu Type=fake File=/dev/{name}" for name in DEVICES]
+    nodes = ",".join(NODES)
+    lines = [f"NodeName={nodes} Name=gpu Type=fake File=/dev/{name}" for name in DEVICES]
     (etc / "gres.conf").write_text(f"{MARK} in {folder}\n" + "\n".join(lines) + "\n")
 
 
-def _start(folder: Path, etc: Path) -> None:
+def _start(folder: Path, etc: Path, beside: Callable[[Path, Path], None] | None) -> None:
     key = folder / "etc/munge.key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o600)
     run = folder / "run"
-    _daemon(
+    daemon(
         "munged",
         "--force",
         f"--key-file={key}",
@@ -162,19 +153,24 @@ def _start(folder: Path, etc: Path) -> None:
         f"--log-file={folder}/log/munged.log",
         f"--seed-file={run}/munged.seed",
     )
+    if beside is not None:
+        beside(folder, etc)
     conf = str(etc / "slurm.conf")
-    _daemon("slurmctld", "-c", "-f", conf)
-    _daemon("slurmd", "-N", "localhost", "-f", conf)
+    daemon("slurmctld", "-c", "-f", conf)
+    for node in NODES:
+        daemon("slurmd", "-N", node, "-f", conf)
     end = time.monotonic() + 30
     while time.monotonic() < end:
-        if "idle" in _quiet("sinfo", "--noheader", "--format=%T"):
+        if _quiet("sinfo", "--noheader", "--Node", "--partition=pair", "--format=%T").split() == [
+            "idle"
+        ] * len(NODES):
             return
         time.sleep(0.1)
     said = "; ".join(_lines(folder / "log/slurmctld.log")[-2:])
     raise LabError(f"Slurm's node takes no jobs after 30 s: {said}")
 
 
-def _daemon(*command: str) -> None:
+def daemon(*command: str) -> None:
     # Daemons must not hold the caller's pipes open.
     done = subprocess.run(
         command,
@@ -232,7 +228,7 @@ def _alive(path: Path) -> bool:
         name = Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return False
-    return name.startswith(("slurm", "munge"))
+    return name.startswith(("slurm", "munge", "mariadb"))
 
 
 def _end(path: Path) -> None:
@@ -246,7 +242,7 @@ def _end(path: Path) -> None:
         time.sleep(0.1)
 
 
-def _cluster(folder: Path) -> str:
+def cluster_name(folder: Path) -> str:
     """The cluster's name, by which the jobs of this lab are told from another's."""
     return f"lab{zlib.crc32(str(folder).encode()):08x}"
 
@@ -256,7 +252,7 @@ def _strays(folder: Path) -> list[int]:
 
     Without cgroups Slurm loses sight of a process whose parent ended.
     """
-    mark = f"\0SLURM_CLUSTER_NAME={_cluster(folder)}\0".encode()
+    mark = f"\0SLURM_CLUSTER_NAME={cluster_name(folder)}\0".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -268,11 +264,14 @@ def _strays(folder: Path) -> list[int]:
 
 def main(arguments: list[str]) -> int:
     """``up DIR`` or ``down DIR``; the exit status."""
-    if len(arguments) != 2 or arguments[0] not in ("up", "down"):
-        print("usage: lab.py up DIR | lab.py down DIR", file=sys.stderr)
+    command, *rest = arguments or [""]
+    accounted = command == "up" and rest[1:] == ["accounting"]
+    if command not in ("up", "down") or len(rest) != 1 + accounted:
+        print("usage: lab.py up DIR [accounting] | lab.py down DIR", file=sys.stderr)
         return 2
+    folder = Path(rest[0]).absolute()
     try:
-        (up if arguments[0] == "up" else down)(Path(arguments[1]).absolute())
+        up(folder, accounted=accounted) if command == "up" else down(folder)
     except LabError as error:
         print(f"lab.py: {error}", file=sys.stderr)
         return 1
@@ -280,4 +279,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    import lab  # under the name that accounting.py knows, so that both mean one LabError
+
+    sys.exit(lab.main(sys.argv[1:]))

@@ -17,8 +17,10 @@ def _toy(name: str) -> Component:
     @made.implementation(role="default")
     def steady(case):
         """A steady 200 µs; the case's first call waits while the file that it names is there."""
+        hoard = bytearray()
 
         def wait():
+            hoard.extend(bytearray(case.get("hoard", 0)))
             while Path(case.get("hold", "/nowhere")).exists():
                 time.sleep(0.05)
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-import lab
 import pytest
 import slurm_toys
-from cluster import SlurmProject, Watcher, ask, python_with_toys
+from cluster import SlurmProject, Watcher, ask, python_with_toys, running_slurm
 
 from apexbench import records
-from conftest import require
 
 CASES = [{"name": "a"}, {"name": "b"}]
 INDEXES = ["--", *(f"results/records/{name}/index.json" for name in slurm_toys.NAMES)]
@@ -24,16 +21,8 @@ INDEXES = ["--", *(f"results/records/{name}/index.json" for name in slurm_toys.N
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
     """Slurm on this machine while these tests run."""
-    require(lab.asked_for(), "set APEXBENCH_SLURM=1 to install and start a Slurm here")
-    folder = tmp_path_factory.mktemp("slurm")
-    as_root = [] if os.geteuid() == 0 else ["sudo", "-n", "env", "APEXBENCH_SLURM=1"]
-    command = [*as_root, sys.executable, str(Path(lab.__file__))]
-    up = subprocess.run([*command, "up", str(folder)], capture_output=True, text=True, check=False)
-    require(up.returncode == 0, f"Slurm cannot be started here: {up.stderr.strip()}")
-    yield folder
-    subprocess.run([*command, "down", str(folder)], check=True)
-    assert not folder.exists()
-    assert not (lab.ETC / "slurm.conf").exists()
+    with running_slurm(tmp_path_factory.mktemp("slurm")) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +74,7 @@ def test_every_measuring_job_went_through_slurm(finished):
         for path in project.records(name).values():
             place = records.read(path).provenance
             assert jobs[place["slurm_job"]] == name
-            assert place["node"] == place["slurm_node"] == "localhost"
+            assert place["node"] == place["slurm_node"] == "node1"
             assert place["slurm_partition"] == "gpu"
             assert place["slurm_gpus"] in {"0", "1", "2", "3"}
     page = (project.folder / "results/report.html").read_text()
@@ -184,7 +173,7 @@ def test_a_job_over_its_limit_and_a_cancelled_one_are_named_and_resumed(faulty):
     late = next(job for job, rule in project.jobs("TIMEOUT").items() if rule == "toy_b")
 
     assert project.index("toy_a")["measured"] == 1
-    assert f"toy_b: Slurm job {late} ended as TIMEOUT on localhost (limit 00:01:00)" in told
+    assert f"toy_b: Slurm job {late} ended as TIMEOUT on node1 (limit 00:01:00)" in told
     assert "raise runtime for toy_b under set-resources in the profile" in told
     assert f"toy_c: Slurm job {cancelled} ended as CANCELLED" in told
     log = project.folder / f".snakemake/slurm_logs/rule_toy_b/{late}.log"

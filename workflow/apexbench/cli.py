@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +17,7 @@ import apexbench
 from apexbench.disk import a_file, a_folder, any_file
 from apexbench.errors import UserError
 from apexbench.image.cli import app as image
+from apexbench.jobs.cli import measure, ranks
 
 app = typer.Typer(
     add_completion=False,
@@ -83,23 +83,8 @@ def machine(
     records.write_text_atomically(out, json.dumps(describe(), indent=1, sort_keys=True) + "\n")
 
 
-@app.command()
-def measure(
-    request: Annotated[str, typer.Option(help="The job's request, as JSON.")],
-    out: Annotated[Path, typer.Option(callback=a_file, help="The job's index.json.")],
-    log: Annotated[Path, typer.Option(callback=a_file, help="The job's log.")],
-) -> None:
-    """Measure one component's cases; what is measured already is kept."""
-    import os
-    from dataclasses import replace
-
-    from apexbench.jobs import supervisor
-    from apexbench.jobs.request import Request
-
-    # As an exception, so that the measuring process and its folder go with it.
-    signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
-    asked = replace(Request.parse(request), image=os.environ.get("APEXBENCH_IMAGE"))
-    supervisor.run(asked, out, log)
+app.command()(measure)
+app.command(hidden=True)(ranks)
 
 
 @app.command()

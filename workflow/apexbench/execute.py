@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from apexbench.cluster import steps
 from apexbench.cluster.allocation import NODE, gpu_environment, node
 from apexbench.disk import a_file, a_folder
 from apexbench.errors import UserError
@@ -42,6 +43,8 @@ def execute(
     timeout: float | None = None,
     image_record: Path | None = None,
     read: Sequence[Path] = (),
+    nodes: int = 1,
+    network: bool = False,
 ) -> int:
     """Run ``apexbench <command>`` in ``runtime`` and return its exit status.
 
@@ -61,6 +64,9 @@ def execute(
         timeout: Seconds it may take.
         image_record: An image.json, in place of ``image``.
         read: Files and folders it reads that lie outside the repository and the results.
+        nodes: Above one, the command runs outside of any runtime on this first node of a Slurm job,
+            and finds in its environment how its measuring processes enter ``runtime`` on each.
+        network: Whether a container sees the host's network.
 
     Raises:
         UserError: the runtime, image, device, lock or results folder cannot be used.
@@ -77,6 +83,17 @@ def execute(
     wanted = set(_keys(device, gpus)) - held if lock else set()
     place = (results or REPOSITORY / "results").resolve()
     job = _job(command, chosen, image, gpus, held | wanted, place, read)
+    if nodes > 1:
+        words = _entrance(chosen, image if image_record is None else None, device, lock)
+        words += ["--results", str(place), *(f"--read={path}" for path in read)]
+        words += ["--image-record", str(image_record)] if image_record is not None else []
+        way = steps.entrance([*words, "--"])
+        chosen, job = (
+            RUNTIMES["native"](),
+            dataclasses.replace(job, environment={**job.environment, **way}, image=None),
+        )
+    elif network:
+        job = dataclasses.replace(job, network=True)
     if identity is not None:
         job = dataclasses.replace(job, environment={**job.environment, IMAGE: identity})
     _check(chosen, job)
@@ -117,6 +134,8 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument("--results", type=Path, help="folder it writes (default: results)")
     parser.add_argument("--log", type=Path, help="file for a copy of the output")
     parser.add_argument("--timeout", type=float, metavar="SECONDS")
+    parser.add_argument("--nodes", type=int, default=1, help="of a Slurm job, which measure as one")
+    parser.add_argument("--network", action="store_true", help="the host's, in a container")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- subcommand …")
     given = parser.parse_args(list(args))
     a_file(given.log)
@@ -135,6 +154,8 @@ def main(args: Sequence[str]) -> int:
         timeout=given.timeout,
         image_record=given.image_record,
         read=given.read or (),
+        nodes=given.nodes,
+        network=given.network,
     )
 
 
@@ -173,6 +194,13 @@ def _keys(device: str, gpus: list[str] | None) -> list[str]:
         return [cpu_key()]
     # Without the driver's answer every run on this machine's GPUs waits for every other.
     return gpus or [f"gpu-{os.uname().nodename}"]
+
+
+def _entrance(runtime: Runtime, image: str | None, device: str, lock: bool) -> list[str]:
+    """The words that run an apexbench command in ``runtime`` on another node of this job."""
+    words = [sys.executable, "-m", "apexbench", "exec", "--runtime", runtime.name, "--network"]
+    words += ["--device", device, *([] if lock else ["--no-lock"])]
+    return words + (["--image", str(Path(image).resolve())] if image else [])
 
 
 def _job(

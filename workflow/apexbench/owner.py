@@ -24,10 +24,11 @@ def say(sentence: str) -> None:
     print(f"apexbench: {sentence}", file=sys.stderr, flush=True)
 
 
-def begin(plan: Plan, elsewhere: bool = False) -> None:
+def begin(plan: Plan, elsewhere: bool = False, gpus: int | None = None) -> None:
     """Take the results folder, become the owner of every child, say what will be measured where.
 
-    ``elsewhere`` says that Snakemake sends jobs to other machines. Ends the program with one
+    ``elsewhere`` says that Snakemake sends jobs to other machines, at most ``gpus`` GPUs' at once.
+    Ends the program with one
     sentence where they cannot be sent, or that names the holder if another run has the folder.
     """
     from apexbench import disk, locks, processes, termination
@@ -53,14 +54,14 @@ def begin(plan: Plan, elsewhere: bool = False) -> None:
     lost.forget(RESULTS)
     if elsewhere:
         try:
-            _begin_on_cluster(plan)
+            _begin_on_cluster(plan, gpus)
         except UserError as error:
             sys.exit(f"apexbench: {error}")
     for warning in plan.config.warnings:
         say(warning)
 
 
-def _begin_on_cluster(plan: Plan) -> None:
+def _begin_on_cluster(plan: Plan, gpus: int | None = None) -> None:
     """Refuse what cannot work, warn, and end what a killed run left in Slurm's queue."""
     from apexbench.cluster import queue
 
@@ -70,6 +71,12 @@ def _begin_on_cluster(plan: Plan) -> None:
             "profile's whole `config:` list, so repeat cluster=slurm, device and gpu_model with "
             "it, or edit the list in the profile."
         )
+    for model in plan.models:  # Snakemake would ask Slurm for as many as the limit, and not say so
+        if gpus is not None and plan.gpus(model) > gpus:
+            raise UserError(
+                f"{model} trains on {plan.gpus(model)} GPUs, but the profile's resources allow "
+                f"{gpus} at once: set gpu: {plan.gpus(model)} there, or lower transformer.gpus."
+            )
     build = torch_build()
     cpu_only = build is not None and build.cuda is None and not plan.runtime.contained
     if build is not None and cpu_only and plan.config.device == "cuda":

@@ -8,24 +8,25 @@ import math
 import os
 import shlex
 import sys
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from apexbench import config as configs
-from apexbench import dependencies, disk, processes, records
-from apexbench.cluster import allocation, fingerprint
+from apexbench import dependencies, disk, inherited, records
+from apexbench.cluster import fingerprint, steps
 from apexbench.components.names import implementation_names
 from apexbench.config import Config
 from apexbench.errors import UserError
 from apexbench.image import planned
 from apexbench.jobs.request import Request, sources
 from apexbench.machine.environment import device_choice, environment
-from apexbench.machine.host import cores
 from apexbench.runtimes.decide import NATIVE, Decision
 from apexbench.transformer.recipe import Recipe, recipes_for
+
+CASE = ("model", "recipes", "gpus", "nodes")
+"""What of a model's grid stands in its case as it is."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,37 @@ class Plan:
 
     @functools.cached_property
     def models(self) -> dict[str, dict[str, Any]]:
-        """The Transformer's cases by the model's name, ``-x<N>`` behind it on N GPUs."""
+        """The Transformer's cases by the model's name, ``-x<N>`` behind it on N GPUs.
+
+        On M nodes with N GPUs each it is ``-<M>x<N>``.
+        """
         found = {}
         for case in self.config.cases("transformer"):
             name = case["model"] if isinstance(case["model"], str) else case["model"]["name"]
-            found[f"{name}-x{case['gpus']}" if "gpus" in case else name] = case
+            nodes = case.get("nodes", "")
+            found[f"{name}-{nodes}x{case['gpus']}" if "gpus" in case else name] = case
         return found
 
     def gpus(self, model: str) -> int:
-        """How many GPUs of one node a model's training job needs."""
-        return int(self.models[model].get("gpus") or 1)
+        """How many GPUs a model's training job needs, on all its nodes."""
+        return int(self.models[model].get("gpus") or 1) * self.nodes(model)
+
+    def nodes(self, model: str) -> int:
+        """How many nodes a model's training job needs."""
+        return int(self.models[model].get("nodes") or 1)
+
+    def tasks(self, model: str) -> int | None:
+        """The tasks of a Slurm job on several nodes, one a node; None leaves one node's as it is.
+
+        The executor plugin then starts the job without srun, which the job does by itself: it takes
+        that for an MPI program.
+        """
+        return self.nodes(model) if self.nodes(model) > 1 else None
+
+    def check_nodes(self) -> None:
+        """Raise UserError where a model is to be trained on several nodes and cannot be."""
+        for model in self.models:
+            steps.check(self.nodes(model), self.config.cluster, self.runtime.name)
 
     @property
     def indexes(self) -> list[str]:
@@ -105,7 +127,7 @@ class Plan:
         own = dict(self.models[model])
         settings = {**self.config.transformer, **own}
         case = {
-            **{key: value for key, value in own.items() if key in ("model", "recipes", "gpus")},
+            **{key: value for key, value in own.items() if key in CASE},
             "loss_steps": settings["loss_steps"],
             "seeds": math.ceil(settings["seeds"] / settings["processes"]),
             "corpus": settings["corpus"],
@@ -183,11 +205,16 @@ class Plan:
         found = Path("results/selfcheck/records").rglob("index.json")
         return sorted(str(path) for path in found)
 
-    def command(self, *, measuring: bool = False) -> str:
+    def training_command(self, model: str) -> str:
+        """The shell words that measure a model, on as many nodes as it needs."""
+        return self.command(measuring=True, nodes=self.nodes(model))
+
+    def command(self, *, measuring: bool = False, nodes: int = 1) -> str:
         """The shell words that run apexbench here, or inside the runtime with the device locked."""
         words = [sys.executable, "-m", "apexbench"]
         if measuring:
             words += ["exec", "--runtime", self.runtime.name, "--device", self.config.device]
+            words += ["--nodes", str(nodes)] if nodes > 1 else []
             if self.runtime.contained:
                 words += ["--image-record", str(Path.cwd() / planned.RECORD)]
                 words += ["--results", str(Path.cwd() / "results")]
@@ -229,7 +256,7 @@ def load(root: Path, overrides: Mapping[str, Any], in_job: bool = False) -> Plan
     ``in_job`` says that this Snakemake runs one job of another one's, on a cluster's node. Sets
     what the jobs inherit: PYTHONPATH, the number of threads, the run's id.
     """
-    _forget_foreign_modules()
+    inherited.forget_foreign_modules()
     try:
         disk.check_folder(Path.cwd())
         requested = str(overrides.get("device", "auto"))
@@ -246,6 +273,7 @@ def load(root: Path, overrides: Mapping[str, Any], in_job: bool = False) -> Plan
             model = config.gpu_model or "whichever GPU it gives"
             why = "its jobs go to Slurm" + (f", on {model}." if config.device == "cuda" else ".")
         plan = Plan(config, root, why, runtime)
+        plan.check_nodes()
         plan.check_corpus()
         plan.image.check_recipe()
         if not in_job:
@@ -254,38 +282,8 @@ def load(root: Path, overrides: Mapping[str, Any], in_job: bool = False) -> Plan
                     Path(index).unlink()
     except UserError as error:
         sys.exit(f"apexbench: {error}")
-    _prepare(config, in_job)
-    os.environ.setdefault("APEXBENCH_RUN_ID", uuid.uuid4().hex[:12])
+    inherited.prepare(config, in_job)
     return plan
-
-
-def _forget_foreign_modules() -> None:
-    """Look for modules where the jobs will: in this interpreter, not in the caller's PYTHONPATH.
-
-    A native job and a container ignore it (see ``runtimes.environment``), so a torch or an Apex
-    that lies there must not enter the fingerprint. Where Snakemake itself came from it, it stays.
-    """
-    package = str(Path(__file__).parents[1])
-    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    foreign = {os.path.abspath(part) for part in given} - {package}
-    home = getattr(sys.modules.get("snakemake"), "__file__", None) or ""
-    if any(home.startswith(part + os.sep) for part in foreign):
-        os.environ["PYTHONPATH"] = os.pathsep.join([package, *given])
-        return
-    sys.path[:] = [part for part in sys.path if os.path.abspath(part) not in foreign]
-    os.environ["PYTHONPATH"] = package
-    os.environ["PYTHONNOUSERSITE"] = "1"
-
-
-def _prepare(config: Config, in_job: bool) -> None:
-    # Snakemake overwrites OMP_NUM_THREADS with a rule's threads: what the user set is kept here.
-    if config.cluster == "none":
-        asked = os.environ.get("OMP_NUM_THREADS") or str(cores())
-        os.environ.setdefault("APEXBENCH_THREADS", asked)
-    elif in_job:
-        # The login node's cores and its Snakemake mean nothing on this node.
-        os.environ.setdefault("APEXBENCH_THREADS", str(allocation.threads()))
-        processes.announce_owner()
 
 
 def effective(plan: Plan) -> str:

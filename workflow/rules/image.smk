@@ -16,7 +16,7 @@ if PLAN.image.contained:
             PLAN.image.sources,
         output:
             record="results/image.json",
-            sbom="results/image.cdx.json",
+            sbom=PLAN.image.bill,
         log:
             "results/logs/image.log",
         params:

@@ -84,7 +84,7 @@ rule report:
     message:
         "Writing the report"
     shell:
-        "{APEXBENCH} report --records results --out results {PAPER_FLAG} {params.beside:q} 2> {log:q}"
+        "{APEXBENCH} report --records results --out results {PAPER_FLAG:q} {params.beside:q} 2> {log:q}"
 
 
 rule reference_report:
@@ -100,4 +100,4 @@ rule reference_report:
         "Rebuilding the report of {wildcards.machine}"
     shell:
         "{APEXBENCH} report --records results/reference/{wildcards.machine:q}"
-        " --out results/report/{wildcards.machine:q} {PAPER_FLAG} 2> {log:q}"
+        " --out results/report/{wildcards.machine:q} {PAPER_FLAG:q} 2> {log:q}"

@@ -6,6 +6,7 @@ that never started; Slurm is asked for what it still remembers of them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable
@@ -84,9 +85,28 @@ def _lost(rule: str, body: str) -> Lost | None:
     state = _STATE.search(body)
     if state is None or job is None:
         return None
-    remedy = _REMEDIES.get(state["state"], _OTHER).format(rule=rule)
-    reason = f"Slurm job {job} ended as {state['state']}{_details(job, state['state'])}: {remedy}"
-    return Lost(rule, first, state["state"], job, _slurm_log(body), reason)
+    log, ended = _slurm_log(body), state["state"]
+    if ended == "FAILED" and _out_of_memory(job, log):
+        ended = "OUT_OF_MEMORY"
+    remedy = _REMEDIES.get(ended, _OTHER).format(rule=rule)
+    reason = f"Slurm job {job} ended as {ended}{_details(job, ended)}: {remedy}"
+    return Lost(rule, first, ended, job, log, reason)
+
+
+def _out_of_memory(job: str, log: str | None) -> bool:
+    """Whether memory is why a job failed: that is its step's state, which is not the job's.
+
+    Without accounting Slurm says so in the job's log alone.
+    """
+    told = ""
+    with contextlib.suppress(UserError):
+        told = ask("sacct", "--noheader", "--parsable2", "--format=State", f"--jobs={job}")
+    if "OUT_OF_MEMORY" in told.split():
+        return True
+    with contextlib.suppress(OSError):
+        text = Path(log or "").read_text(encoding="utf-8", errors="replace")
+        return re.search(r"^slurmstepd\S*: error: Detected \d+ oom", text, re.M) is not None
+    return False
 
 
 def _field(name: str, body: str) -> str | None:

@@ -97,18 +97,21 @@ OWN = ("arms_at_once", "case_seconds", "loss_steps")
 
 
 def training(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One case per model and number of GPUs of the transformer's settings, recipes in order.
+    """One case per model, GPUs and nodes of the transformer's settings, recipes in order.
 
-    A case has ``model``, ``recipes``, ``gpus`` above one, and those of ``OWN`` that the first
-    further grid to name it sets.
+    A case has ``model``, ``recipes``, ``gpus`` (of each node) where more than one GPU trains it,
+    ``nodes`` above one, and those of ``OWN`` that the first further grid to name it sets.
     """
-    cases: dict[tuple[str, int], dict[str, Any]] = {}
+    cases: dict[tuple[str, int, int], dict[str, Any]] = {}
     for part in (settings, *settings.get("also", ())):
         own = {} if part is settings else {key: part[key] for key in OWN if key in part}
-        gpus = part.get("gpus", settings.get("gpus", 1))
+        gpus, nodes = (part.get(key, settings.get(key, 1)) for key in ("gpus", "nodes"))
+        several = {"gpus": gpus} if gpus * nodes > 1 else {}
+        if nodes > 1:
+            several["nodes"] = nodes
         for model in part.get("models", settings["models"]):
             name = model["name"] if isinstance(model, dict) else model
-            new = {"model": model, "recipes": [], **own, **({"gpus": gpus} if gpus > 1 else {})}
-            case = cases.setdefault((name, gpus), new)
+            new = {"model": model, "recipes": [], **own, **several}
+            case = cases.setdefault((name, gpus, nodes), new)
             case["recipes"] += part.get("recipes", settings["recipes"])
     return [{**case, "recipes": list(dict.fromkeys(case["recipes"]))} for case in cases.values()]

@@ -20,6 +20,7 @@ from apexbench.machine.install import find_apex, torch_build
 from apexbench.runtimes.decide import Decision, decide
 
 RECORD = "results/image.json"
+BILL = "results/image.cdx.json"
 
 
 def decision(root: Path, overrides: Mapping[str, Any]) -> Decision:
@@ -65,6 +66,11 @@ class ImagePlan:
     def record(self) -> list[str]:
         """The input that every measuring rule has."""
         return [RECORD] if self.contained else []
+
+    @property
+    def bill(self) -> list[str]:
+        """The bill of materials beside the record; a .sif comes without one."""
+        return [] if self.decision.name == "apptainer" else [BILL]
 
     @functools.cached_property
     def recipe(self) -> Recipe | None:

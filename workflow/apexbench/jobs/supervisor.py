@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,15 +19,24 @@ from typing import Any
 from apexbench import records
 from apexbench.cluster import fingerprint
 from apexbench.errors import UserError
-from apexbench.jobs import child, plain_paths
+from apexbench.jobs import child, launch
 from apexbench.jobs.progress import Progress
 from apexbench.jobs.provenance import gpu
 from apexbench.jobs.request import Request, Task
 from apexbench.jobs.worker import EXIT_DEVICE_LOST
-from apexbench.machine.host import oom_kills
-from apexbench.measuring.beat import Beat
 
 MOST_RESTARTS_WITHOUT_PROGRESS = 3
+
+
+@dataclass(frozen=True)
+class End:
+    """How a measuring process ended: what it was at, by its events and its last heartbeat."""
+
+    status: int
+    key: str | None
+    phase: str
+    implementation: str | None
+    memory_ended: bool
 
 
 @dataclass
@@ -42,7 +49,6 @@ class Job:
     done: dict[str, str] = field(default_factory=dict)
     lost: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
     killed: set[str] = field(default_factory=set)
-    oom_kills: int | None = None
     seconds: dict[str, float] = field(default_factory=lambda: {"starting": 0.0, "cases": 0.0})
     measured: int = 0
     until: float | None = None
@@ -78,8 +84,8 @@ def run(
     log.parent.mkdir(parents=True, exist_ok=True)
     for process in request.processes:
         own = [task for task in tasks if task.process == process]
-        for legacy in dict.fromkeys(child.legacy(task) for task in own):
-            _measure(job, [task for task in own if child.legacy(task) == legacy], progress)
+        for legacy in dict.fromkeys(launch.legacy(task) for task in own):
+            _measure(job, [task for task in own if launch.legacy(task) == legacy], progress)
     _check_kept(job)
     job.seconds["total"] = time.monotonic() - begin
     index = {
@@ -160,33 +166,31 @@ def _measure(job: Job, tasks: list[Task], progress: Progress) -> None:
     idle = 0
     while (left := [task for task in tasks if task.key not in job.done]) and not job.over:
         before = len(job.done), sum(len(entry) for entry in job.lost.values())
-        status, key, beat = _child(job, left, progress)
-        if status == 0:
+        end = _child(job, left, progress)
+        if end.status == 0:
             continue
-        if status != EXIT_DEVICE_LOST:
-            _blame(job, status, key, beat)
+        if end.status != EXIT_DEVICE_LOST:
+            _blame(job, end)
         after = len(job.done), sum(len(entry) for entry in job.lost.values())
         idle = idle + 1 if before == after else 0
-        if idle >= MOST_RESTARTS_WITHOUT_PROGRESS or (key is None and status != 0 and idle):
+        if idle >= MOST_RESTARTS_WITHOUT_PROGRESS or (end.key is None and idle):
             raise UserError(
                 f"the measuring process of {job.request.component} ends before it measures "
-                f"anything ({child.ending(status)}): read {job.log}"
+                f"anything ({child.ending(end.status)}): read {job.log}"
             )
 
 
-def _blame(
-    job: Job, status: int, key: str | None, beat: tuple[int, str, str | None, float | None]
-) -> None:
+def _blame(job: Job, end: End) -> None:
     """Charge the end of a child to the implementation that the heartbeat names."""
-    _, phase, implementation, _ = beat
+    key, phase, implementation = end.key, end.phase, end.implementation
     if key is None:
         return
-    kind, reason = "failed", f"the process ended during {phase} ({child.ending(status)})"
+    kind, reason = "failed", f"the process ended during {phase} ({child.ending(end.status)})"
     if phase.startswith("hung"):
         reason = phase
-    elif status == -signal.SIGKILL and oom_kills() != job.oom_kills:
+    elif end.status == -signal.SIGKILL and end.memory_ended:
         kind = "out_of_memory"
-    elif status == -signal.SIGKILL:
+    elif end.status == -signal.SIGKILL:
         if key not in job.killed:  # somebody's mistake, perhaps: once more
             job.killed.add(key)
             return
@@ -194,51 +198,33 @@ def _blame(
     job.lost.setdefault(key, {})[implementation or "inputs"] = (kind, reason)
 
 
-def _child(job: Job, tasks: list[Task], progress: Progress) -> tuple[int, str | None, Any]:
-    """One measuring process; returns its exit status, the case it was at, its last heartbeat."""
-    with tempfile.TemporaryDirectory(prefix="apexbench-") as scratch:
-        beat = Beat(Path(scratch) / "beat")
-        readable, writable = os.pipe()
-        description = {
-            "request": asdict(job.request),
-            "folder": str(job.folder),
-            "beat": str(Path(scratch) / "beat"),
-            "events": writable,
-            "cache": str(cache_folder(job.folder)),
-            "until": job.until,
-            "tasks": [{**asdict(task), "lost": job.lost.get(task.key, {})} for task in tasks],
-        }
-        path = Path(scratch) / "job.json"
-        path.write_text(json.dumps(description), encoding="utf-8")
-        job.oom_kills = oom_kills()
-        with job.log.open("ab") as log:
-            process = subprocess.Popen(
-                [
-                    plain_paths.interpreter(Path(scratch)),
-                    *("-m", *child.module(job.request), str(path)),
-                ],
-                env=child.environment(tasks, Path(scratch)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[writable],
-            )
-        os.close(writable)
+def _child(job: Job, tasks: list[Task], progress: Progress) -> End:
+    """Run one measuring process to its end."""
+    cache = cache_folder(job.folder)
+    description = {
+        "request": asdict(job.request),
+        "folder": str(job.folder.absolute()),
+        "cache": str(cache),
+        "until": job.until,
+        "tasks": [{**asdict(task), "lost": job.lost.get(task.key, {})} for task in tasks],
+    }
+    with launch.measuring(job.request, description, tasks, job.log, cache) as process:
         current: str | None = None
-        hung: tuple[int, str, str | None, float | None] | None = None
+        hung: tuple[str, str | None] | None = None
         try:
-            for event in child.events(readable, process, beat):
+            for event in process.events():
                 if event["event"] == "hung":
-                    hung = (0, event["text"], event["implementation"], None)
-                    process.kill()
+                    hung = event["text"], event["implementation"]
+                    process.end()
                     break
                 current = _note(job, event, current, progress)
         finally:
-            os.close(readable)
-            if hung is None and process.poll() is None and sys.exc_info()[0] is not None:
-                process.kill()
-            status = process.wait()
-        return status, current, hung or beat.read()
+            if hung is None and not process.over() and sys.exc_info()[0] is not None:
+                process.end()
+            status = process.status()
+        _, phase, implementation, _ = process.beat.read()
+        phase, implementation = hung or (phase, implementation)
+        return End(status, current, phase, implementation, process.memory_ended())
 
 
 def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progress) -> str | None:

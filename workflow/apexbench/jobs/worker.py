@@ -1,7 +1,7 @@
 """The measuring process: takes tasks one by one, writes a record for each, may die at any time.
 
 Started by :mod:`apexbench.jobs.supervisor` as ``python -m apexbench.jobs.worker <job.json>``.
-Events go to the file descriptor named in the job as one JSON value a line.
+Events go to the file descriptor or the pipe named in the job, as one JSON value a line.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ STARTING_S = 120
 
 
 class Events:
-    """A stream of JSON lines to the supervisor."""
+    """A stream of JSON lines to the supervisor, over a descriptor or a named pipe."""
 
-    def __init__(self, handle: int):
-        if "LOCAL_RANK" in os.environ:  # torchrun, this process's parent, holds it
+    def __init__(self, handle: int | str):
+        if isinstance(handle, str):
+            handle = os.open(handle, os.O_WRONLY)
+        elif "LOCAL_RANK" in os.environ:  # torchrun, this process's parent, holds it
             handle = os.open(f"/proc/{os.getppid()}/fd/{handle}", os.O_WRONLY)
         self._stream = os.fdopen(handle, "w", encoding="utf-8", buffering=1)
 
@@ -51,8 +53,8 @@ def main(path: str) -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s"
     )
     if threads := os.environ.get("APEXBENCH_THREADS"):
-        if job["request"]["device"] == "cpu":  # which the ranks share
-            threads = str(max(1, int(threads) // int(os.environ.get("WORLD_SIZE", "1"))))
+        if job["request"]["device"] == "cpu":  # which the ranks of a node share
+            threads = str(max(1, int(threads) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
         os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads))
     if os.environ.get("RANK", "0") != "0":
         from apexbench.transformer.distributed import follow
@@ -82,6 +84,10 @@ def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
     component = catalogue.find(request.component)
     timer = timer_for(request.device)
     described = provenance.provenance(request, Path(job["cache"]), component.torch_free)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from apexbench.transformer.distributed import places
+
+        described["ranks"] = places(request.device)
     context = preparing.Context(
         device=request.device,
         timer=timer,

@@ -56,9 +56,11 @@ def _spread(model: str, records: Sequence[Record]) -> str | None:
         [f"{node} ({numbers.plural(count, 'record')})" for node, count in nodes.items()]
     )
     counted = f"{len(gpus)} GPUs of this model" if len(gpus) > 1 else f"{len(nodes)} nodes"
+    several = any(int(record.config.get("nodes") or 1) > 1 for record in records)
+    parallel = "of one node or several" if several else "of one node"
     return (
         f"{counted} measured this run: {where}. Every case ran whole in one job, on one GPU (or "
-        "data-parallel on several of one node): no ratio or interval mixes two jobs, a share of a "
+        f"data-parallel on several {parallel}): no ratio or interval mixes two jobs, a share of a "
         "ceiling uses the ceiling of the same node, and a case that several measured is shown "
         f"once for each. Only counts of verdicts and trends over sizes speak of several {model} "
         "together."

@@ -24,8 +24,8 @@ class Apptainer:
     def argv(self, job: Job) -> list[str]:
         """``apptainer exec``; HOME is set inside, where Apptainer lets nobody set it by option."""
         argv = [self.name, "exec", "--containall", "--cleanenv", "--no-home"]
-        # "none" is the one network every user may ask for.
-        argv += ["--net", "--network=none"]
+        # "none" is the one network every user may ask for; ranks of several nodes need the host's.
+        argv += [] if job.network else ["--net", "--network=none"]
         argv += ["--no-privs"] if job.uid == 0 else []
         argv += ["--nv"] if job.uses_gpu else []
         for path, writable in job.mounts:

@@ -31,6 +31,7 @@ _PASSED_PREFIXES = (
     "CUBLASLT_",
     "CUDA_",
     "CUDNN_",
+    "GLOO_",
     "NCCL_",
     "PYTORCH_",
     "SLURM_",

@@ -16,8 +16,9 @@ class Job:
 
     ``gpus`` are the UUIDs of the GPUs it may use; empty hides every GPU, unless ``all_gpus``: the
     driver could not be asked which they are. ``reads`` are further paths, read-only. The command
-    starts in ``folder``, by default the repository. ``environment`` is the caller's own: a runtime
-    passes on what ``environment.passed_on`` lets through, a native run passes on nearly all of it.
+    starts in ``folder``, by default the repository. With ``network`` a container has the host's,
+    else none. ``environment`` is the caller's own: a runtime passes on what
+    ``environment.passed_on`` lets through, a native run passes on nearly all of it.
     """
 
     command: tuple[str, ...]
@@ -30,6 +31,7 @@ class Job:
     all_gpus: bool = False
     reads: tuple[Path, ...] = ()
     folder: Path | None = None
+    network: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     uid: int = field(default_factory=os.getuid)
     gid: int = field(default_factory=os.getgid)

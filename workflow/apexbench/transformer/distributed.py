@@ -1,4 +1,4 @@
-"""Data-parallel training: one process a GPU under torchrun, the first of which measures.
+"""Data-parallel training: one process a GPU under torchrun, on one node or several.
 
 Rank 0 runs the case as on one GPU. Before each of its windows it tells the others, over gloo, what
 to do (``World.tell``), and they do the same calls in :func:`follow`; what keeps the ranks in step
@@ -14,6 +14,7 @@ import functools
 import logging
 import os
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,12 +22,43 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from apexbench.cluster import allocation
+from apexbench.errors import UserError
 from apexbench.transformer.recipe import Recipe, parse
 from apexbench.transformer.trainer import Shared, TrainingArm
 
 LOG = logging.getLogger(__name__)
 PATIENCE = datetime.timedelta(days=7)
 """Ranks wait for rank 0 while it measures alone; a hang is found by the job's own time limit."""
+
+
+def ranks(case: Mapping[str, Any]) -> int:
+    """How many processes train a case: one a GPU, on all its nodes."""
+    return int(case.get("gpus") or 1) * int(case.get("nodes") or 1)
+
+
+def place(device: str) -> dict[str, Any]:
+    """Where this rank runs: its node, and the name and UUID of its GPU."""
+    from apexbench.machine.gpu import visible_gpus
+    from apexbench.machine.host import cpu_model
+
+    found = {"rank": int(os.environ["RANK"]), "node": allocation.node(), "gpu_uuid": None}
+    if device != "cuda":
+        return {**found, "device_name": cpu_model()}
+    own = visible_gpus()[int(os.environ["LOCAL_RANK"])]
+    return {**found, "gpu_uuid": own.uuid, "device_name": own.name}
+
+
+def check_alike(places: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UserError where the ranks have GPUs (or processors) of different models."""
+    first = places[0]
+    for other in places:
+        if other["device_name"] != first["device_name"]:
+            raise UserError(
+                f"rank {other['rank']} on {other['node']} has {other['device_name']}, rank 0 on "
+                f"{first['node']} has {first['device_name']}: ask for nodes of one model with "
+                "gpu_model or constraint in the profile."
+            )
 
 
 class World:
@@ -40,6 +72,8 @@ class World:
         dist.init_process_group(backend, timeout=PATIENCE)
         if self.rank == 0:
             atexit.register(self._end)
+        self.places: list[Any] = [None] * self.size
+        dist.all_gather_object(self.places, place(device))
 
     def tell(self, *message: Any) -> None:
         """Send ``message`` to the other ranks; a call of another rank does nothing."""
@@ -65,6 +99,13 @@ class World:
 @functools.cache
 def _joined(device: str) -> World:
     return World(device)
+
+
+def places(device: str) -> list[dict[str, Any]]:
+    """Where every rank of this run is, by rank; UserError where their devices differ."""
+    found = _joined(device).places
+    check_alike(found)
+    return list(found)
 
 
 def world(device: str, gpus: int) -> World | None:

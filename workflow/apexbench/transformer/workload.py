@@ -3,10 +3,10 @@
 Config of a case: ``model`` (a preset's name or a mapping), ``recipes`` (labels or names of sets),
 ``loss_steps`` (training steps before the held-out loss; 0 for none), ``seeds`` (how many runs of
 ``loss_steps``; the first is the timed one, so that its steps are not trained twice), ``corpus``
-(null or a path), ``tokenizer`` of a text, and ``gpus``. With N GPUs a step is of N of the model's
-batches: each recipe takes them in turn on one GPU, and its ``+ddp`` form all at once, so that the
-ratio of their times over N is the efficiency. ``group`` numbers the records among which the
-recipes of a large model are divided.
+(null or a path), ``tokenizer`` of a text, and ``gpus``, those of each of ``nodes``. With N GPUs in
+all a step is of N of the model's batches: each recipe takes them in turn on one GPU, and its
+``+ddp`` form all at once, so that the ratio of their times over N is the efficiency. ``group``
+numbers the records among which the recipes of a large model are divided.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TransformerWorkload(Workload):
 
     def __init__(self, case: Case, device: str, seed: int):
         model = model_config(case["model"])
-        self.gpus = int(case.get("gpus") or 1)
+        self.gpus = distributed.ranks(case)
         self.config: ModelConfig = dataclasses.replace(model, batch=self.gpus * model.batch)
         self.loss_steps = int(case.get("loss_steps") or 0)
         self.seeds = [seed + SEED_STRIDE * run for run in range(int(case.get("seeds") or 1))]
@@ -201,17 +201,19 @@ class RecipeComponent(Component):
 
     def names(self, case: Case, wanted: list[str] | None) -> list[str]:
         chosen = recipe.recipes_for(case["recipes"])
-        if int(case.get("gpus") or 1) > 1:
+        if distributed.ranks(case) > 1:
             chosen = [form for entry in chosen for form in recipe.on_several_gpus(entry)]
         labels = dict.fromkeys(entry.label for entry in chosen)
         return [label for label in labels if wanted is None or label in wanted]
 
 
 def label(case: Case) -> str:
-    """The model's name, the number of GPUs above one, and the text's name where there is one."""
+    """The model's name, how many GPUs above one, and the text's name where there is one."""
     name = model_config(case["model"]).name
-    if (gpus := int(case.get("gpus") or 1)) > 1:
+    if (gpus := distributed.ranks(case)) > 1:
         name += f" on {gpus} GPUs"
+    if (nodes := int(case.get("nodes") or 1)) > 1:
+        name += f" of {nodes} nodes"
     return f"{name} on {Path(case['corpus']).name}" if case.get("corpus") else name
 
 
