@@ -84,10 +84,11 @@ def span(values: Sequence[float]) -> str:
 
 
 def share(value: float, low: float | None = None, high: float | None = None) -> str:
-    """A fraction of one as a percentage: ``72.1 %`` or ``72.1 [71.8, 72.5] %``."""
+    """A fraction of one as a percentage: ``72.1 %`` or ``72.1 % [71.8, 72.5]``."""
+    text = f"{significant(100 * value)} %"
     if low is None or high is None:
-        return f"{significant(100 * value)} %"
-    return _with_interval(value, low, high, 0.01, "%")
+        return text
+    return f"{text} [{significant(100 * low)}, {significant(100 * high)}]"
 
 
 def small(value: float) -> str:
