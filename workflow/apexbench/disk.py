@@ -12,6 +12,9 @@ from apexbench.errors import UserError
 LEAST_FREE_BYTES = 64 << 20
 """Many times the records of preset full (2 MiB), for figures, logs and Snakemake's notes too."""
 
+LEAST_FREE_FILES = 1000
+"""Records, logs and Snakemake's notes of preset full are some hundreds."""
+
 _WRITABLE = "make its folder writable"
 _ELSEWHERE = "name a path whose folders are folders"
 _MOUNTED = "check that its disk is mounted and well"
@@ -115,6 +118,12 @@ def check_folder(project: Path) -> None:
 def check_space(*folders: Path) -> None:
     """Refuse to begin on a disk that is about to be full: UserError names it."""
     for folder in folders:
+        disk = os.statvfs(folder)
+        if disk.f_files and disk.f_favail < LEAST_FREE_FILES:
+            raise UserError(
+                f"{folder} is on a disk that can hold {disk.f_favail} more files, and a run needs "
+                f"at least {LEAST_FREE_FILES}: remove some, then run the same command again."
+            )
         total, _, free = shutil.disk_usage(folder)
         if total and free < LEAST_FREE_BYTES:  # some network file systems do not tell: all zero
             raise UserError(

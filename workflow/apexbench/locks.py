@@ -233,7 +233,8 @@ def _take(
 
 
 def _to_stderr(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # whoever read it may be gone
+        print(sentence, file=sys.stderr, flush=True)
 
 
 def _never() -> bool:

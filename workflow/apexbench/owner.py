@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -21,7 +23,8 @@ _held: list[Any] = []
 
 def say(sentence: str) -> None:
     """One line for the person at the terminal."""
-    print(f"apexbench: {sentence}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # whoever read it may be gone
+        print(f"apexbench: {sentence}", file=sys.stderr, flush=True)
 
 
 def begin(plan: Plan, elsewhere: bool = False, gpus: int | None = None) -> None:
@@ -40,6 +43,8 @@ def begin(plan: Plan, elsewhere: bool = False, gpus: int | None = None) -> None:
         sweep(RESULTS)
     except UserError as error:
         sys.exit(f"apexbench: {error}")
+    # On a full disk Snakemake's own log cannot be written: one sentence, not pages of tracebacks.
+    logging.raiseExceptions = False
     processes.announce_owner()
     termination.handle_beside_main()
     if source := source_version():

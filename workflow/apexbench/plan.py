@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbench import config as configs
-from apexbench import dependencies, disk, inherited, records
+from apexbench import dependencies, disk, inherited, records, stale
 from apexbench.cluster import fingerprint, steps
 from apexbench.components.names import implementation_names
 from apexbench.config import Config
@@ -73,7 +73,12 @@ class Plan:
         for case in self.config.cases("transformer"):
             name = case["model"] if isinstance(case["model"], str) else case["model"]["name"]
             nodes = case.get("nodes", "")
-            found[f"{name}-{nodes}x{case['gpus']}" if "gpus" in case else name] = case
+            job = f"{name}-{nodes}x{case['gpus']}" if "gpus" in case else name
+            if job in found:
+                raise UserError(
+                    f"transformer: two trainings would both be called '{job}': rename a model."
+                )
+            found[job] = case
         return found
 
     def gpus(self, model: str) -> int:
@@ -277,12 +282,10 @@ def load(root: Path, overrides: Mapping[str, Any], in_job: bool = False) -> Plan
         plan.check_corpus()
         plan.image.check_recipe()
         if not in_job:
-            for index in plan.indexes:
-                if records.outdated(Path(index)):
-                    Path(index).unlink()
+            stale.take_back(plan.indexes, Path("results"), sys.argv[1:])
+        inherited.prepare(config, in_job)
     except UserError as error:
         sys.exit(f"apexbench: {error}")
-    inherited.prepare(config, in_job)
     return plan
 
 

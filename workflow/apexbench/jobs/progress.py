@@ -27,7 +27,8 @@ class Progress:
 
     def _say(self, text: str) -> None:
         line = f"{self._component}: {text}"
-        print(line, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # whoever read it may be gone
+            print(line, file=sys.stderr, flush=True)
         self._write(line)
 
     def _write(self, line: str) -> None:

@@ -155,6 +155,8 @@ def _from_dict(value: dict[str, Any]) -> Record:
 def read(path: Path) -> Record:
     """Read one record strictly; UserError as in :func:`parse`."""
     try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is not a regular file: delete it.")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
