@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from apexbench import locks, owner
+from apexbench.jobs.progress import Progress
 from apexbench.termination import handle_beside_main
 
 WORKFLOW = Path(__file__).parents[1] / "workflow"
@@ -136,3 +139,15 @@ def test_ctrl_c_while_a_command_is_being_imported_is_no_traceback(tmp_path):
     _, told = running.communicate(timeout=10)
     assert running.returncode == -signal.SIGINT
     assert told == ""
+
+
+def test_a_reader_that_is_gone_ends_nothing(tmp_path, monkeypatch):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    Progress("toy", 2, tmp_path / "toy.log").start(0)
+    owner.say("preset quick")
+    locks._to_stderr("waits")
+    assert "toy: 2 cases" in (tmp_path / "toy.log").read_text()
