@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from apexbench.records import Record, Work
-from record_parts import MS, cell, compare, lost, provenance, quantity, record, write_run
+from record_parts import MS, agree, cell, compare, lost, provenance, quantity, record, write_run
 from record_training import LADDER, transformer
 
 __all__ = [
     "LADDER",
     "MS",
+    "agree",
     "amp",
     "ceilings",
     "cell",

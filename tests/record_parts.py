@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
 
 from apexbench import records
+from apexbench.measuring import statistics
 from apexbench.records import Cell, Check, Comparison, Parity, Quantity, Record, Work
 
 MS = 1_000_000
@@ -193,3 +195,29 @@ def write_run(folder: Path, entries: list[Record], missing: dict[str, list] | No
     (folder / "config.json").write_text(json.dumps({"preset": "full", "seed": 0}))
     (folder / "machine.json").write_text(json.dumps({"machine": "test-gpu"}))
     return folder
+
+
+def agree(records_: list[Record]) -> list[Record]:
+    """The records with comparisons computed anew from their samples, as measuring computes them."""
+    for entry in records_:
+        confidence = entry.confidence
+        for found in entry.comparisons:
+            times = {
+                c.implementation: c.quantities[found.quantity].samples
+                for c in entry.cells
+                if found.quantity in c.quantities
+            }
+            rounds = len(times[found.implementation])
+            blocks = [block for block in range(20) for _ in range(rounds // 20)]
+            share = statistics.member_confidence(confidence, len(found.members))
+            interval = statistics.strongest(
+                [
+                    statistics.log_ratio(times[member], times[found.implementation], blocks, share)
+                    for member in found.members
+                ]
+            )
+            found.ratio, found.low, found.high = (
+                math.exp(end) for end in (interval.value, interval.low, interval.high)
+            )
+            found.verdict = records.verdict(found.low, found.high, found.margin)
+    return records_

@@ -26,7 +26,7 @@ def run(tmp_path, change=None, **files):
             quantity.value, quantity.low, quantity.high = (
                 factor * value for value in (quantity.value, quantity.low, quantity.high)
             )
-    folder = factory.write_run(tmp_path / "run", records)
+    folder = factory.write_run(tmp_path / "run", factory.agree(records))
     for name, value in files.items():
         (folder / f"{name}.json").write_text(json.dumps(value))
     return folder
@@ -50,7 +50,7 @@ def test_apex_is_recommended_where_it_pays_and_says_when(tmp_path):
     folder = run(tmp_path, {"bf16+apex+apex": 0.5}, image=image)
     text = recommend.recommend(folder, "gpt2-124M").split("with torch.compile or")[0]
     assert "without torch.compile: bf16+apex+apex," in text
-    assert "is faster against bf16+torch+fused: 1.9" in text
+    assert "is faster against torch's fastest, bf16+torch+fused: 1.9" in text
     assert "60.0 minutes to build and an image of 9.00 GiB: paid back after 2.0" in text
     assert "from apex.optimizers import FusedAdam" in text
     assert "from apex.normalization import FusedLayerNorm  # for each nn.LayerNorm" in text
@@ -116,7 +116,7 @@ def noisy(records, labels, spread=0.05):
     for seed, label in enumerate(labels):
         found = factory.quantity(value * (0.95 + 0.002 * seed), 40, spread, seed)
         records[0].cell(label).quantities["step_time"] = found
-    return records
+    return factory.agree(records)
 
 
 def test_of_recipes_that_tie_the_simplest_is_named_and_the_tie_is_said(tmp_path):
@@ -130,6 +130,49 @@ def test_of_recipes_that_tie_the_simplest_is_named_and_the_tie_is_said(tmp_path)
     assert "It ties with fp16+torch+" in eager
     assert ", not separated; it is the simplest of them." in eager
     assert "GradScaler" not in eager
+
+
+def weakened(record, name, baseline):
+    """Take a record's verdict back: the interval reaches into the margin."""
+    [found] = [c for c in record.comparisons if (c.implementation, c.baseline) == (name, baseline)]
+    found.low, found.verdict = 1.001, "unclear"
+
+
+def faster_apex(factor):
+    """The factorial with bf16+apex+apex so many times as fast, nothing else changed."""
+    records = factory.transformer()
+    cell = records[0].cell("bf16+apex+apex")
+    value = records[0].cell("bf16+torch+fused").quantities["step_time"].value
+    cell.quantities["step_time"] = factory.quantity(value / factor, 40, seed=77)
+    return factory.agree(records)
+
+
+def test_apex_is_not_recommended_against_the_records_own_verdict(tmp_path):
+    records = faster_apex(1.05)
+    text = recommend.recommend(factory.write_run(tmp_path / "one", records))
+    assert "\n  without torch.compile: bf16+apex+apex," in text
+    weakened(records[0], "bf16+apex+apex", "torch_eager_best")
+    text = recommend.recommend(factory.write_run(tmp_path / "two", records))
+    assert "\n  without torch.compile: bf16+torch+fused," in text
+    assert "; unclear against all 8 recipes of torch, 1.0" in text
+    assert "No gain to pay for" in text
+
+
+def test_apex_is_measured_by_torchs_fastest_and_the_cases_margin(tmp_path):
+    """The simplest of torch's recipes that tie is slower than their fastest."""
+    records = faster_apex(1.03)
+    fastest = records[0].cell("bf16+apex+apex").quantities["step_time"].value * 1.004
+    records[0].cell("fp16+torch+fused").quantities["step_time"] = factory.quantity(
+        fastest, 40, 0.05, 3
+    )
+    text = recommend.recommend(factory.write_run(tmp_path / "tie", factory.agree(records)))
+    assert "\n  without torch.compile: bf16+torch+fused," in text
+    assert "unclear against torch's fastest, fp16+torch+fused: " in text
+    records = faster_apex(1.03)
+    for found in records[0].comparisons:
+        found.margin = 0.05
+    text = recommend.recommend(factory.write_run(tmp_path / "wide", factory.agree(records)))
+    assert "FusedAdam(" not in text
 
 
 def test_a_compiled_recipe_that_ties_with_the_eager_one_is_not_recommended(tmp_path):

@@ -10,8 +10,9 @@ import pytest
 import record_factory as factory
 from apexbench.records import Record
 from apexbench.report import answer, claims
-from apexbench.report.attribution import attribute, factor, missing_cells, recipe
+from apexbench.report.attribution import attribute, missing_cells, recipe
 from apexbench.report.cases import merge
+from apexbench.report.pair import factor
 from apexbench.report.scaling import BASELINE, TUTORIAL, fit, points
 
 
@@ -182,7 +183,7 @@ def test_c6_finds_a_planted_slope(growth: float, status: str) -> None:
             base / gain, seed=0
         )
         record.cell("fp32+torch+default").quantities["step_time"] = factory.quantity(base, seed=0)
-    slope = fit(points(merge(records), BASELINE, TUTORIAL), 0.99)
+    slope = fit(points(merge(factory.agree(records)), BASELINE, TUTORIAL), 0.99)
     assert slope is not None
     assert slope.per_doubling.value == pytest.approx(growth, rel=1e-4)
     assert statuses(records)["C6"] == status

@@ -25,7 +25,7 @@ def amp(factors: dict[str, float], spread: float = 0.002):
         cell.quantities["step_time"] = factory.quantity(factor * MS, 40, spread, seed)
         cells.append(cell)
     eager = tuple(factors)
-    return merge([factory.record("amp", "mlp", cells, "step_time", eager[0], eager)])
+    return merge(factory.agree([factory.record("amp", "mlp", cells, "step_time", eager[0], eager)]))
 
 
 NEAR, FAR = {"torch_fp32": 1.0, "torch_tf32": 1.002}, {"torch_fp32": 1.5, "torch_tf32": 1.0}

@@ -5,9 +5,10 @@ import copy
 import pytest
 
 from apexbench.report import gpus
-from apexbench.report.attribution import attribute, extras, factor
+from apexbench.report.attribution import attribute, extras
 from apexbench.report.cases import merge
 from apexbench.report.fastest import winners
+from apexbench.report.pair import factor
 from apexbench.report.scaling import BASELINE, TORCH_AMP, TUTORIAL, fit, points
 from apexbench.transformer.models import LADDER, PRESETS
 from apexbench.transformer.recipe import SETS

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from apexbench.report import vocabulary
+from apexbench.report.amp_claim import amp_obsolete
 from apexbench.report.cases import Case
 from apexbench.report.claim import NOT_TESTED, Claim, is_adam, is_apex
 from apexbench.report.component_claims import built_from_source, by_axis, by_case, faster_everywhere
-from apexbench.report.training_claims import amp_obsolete, gain_over_fp32, grows_with_scale
+from apexbench.report.training_claims import gain_over_fp32, grows_with_scale
 
 MOST_SENTENCES = 40
 

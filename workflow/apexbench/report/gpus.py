@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from apexbench.report import numbers
-from apexbench.report.attribution import factor
 from apexbench.report.cases import Arm, Case
+from apexbench.report.pair import factor
 from apexbench.report.repeats import Estimate
 
 FLAG = "+ddp"

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from apexbench.report import numbers
-from apexbench.report.attribution import factor
 from apexbench.report.cases import Arm, Case
-from apexbench.report.repeats import verdict
+from apexbench.report.pair import pair
 
-MARGIN = 0.01
 TIED = "not separated"
 
 
@@ -27,12 +25,6 @@ class Leaders:
         return self.arms[0] if len(self.arms) == 1 else None
 
 
-def margin(case: Case) -> float:
-    """The equivalence margin that a case's own verdicts used."""
-    found = [v.margin for arm in case.arms for v in arm.versus.values()]
-    return max(found, default=MARGIN)
-
-
 def leaders(case: Case, arms: Sequence[Arm]) -> Leaders | None:
     """Who leads among ``arms`` in the case's own quantity; None where none of them was timed."""
     timed = {arm.implementation: time.value for arm in arms if (time := case.time(arm))}
@@ -42,12 +34,12 @@ def leaders(case: Case, arms: Sequence[Arm]) -> Leaders | None:
     )
     if not own:
         return None
-    first, wide = own[0], margin(case)
+    first = own[0]
     unclear = _unclear(case, first)
     tied = [
         arm
         for arm in own[1:]
-        if arm.implementation in unclear or verdict(factor(case, arm, first), wide) != "faster"
+        if arm.implementation in unclear or pair(case, arm, first).verdict != "faster"
     ]
     return Leaders(case, (first, *tied))
 

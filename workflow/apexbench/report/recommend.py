@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from apexbench.errors import UserError
-from apexbench.report import evidence, loss_gate, numbers
-from apexbench.report.attribution import factor
-from apexbench.report.cases import Arm, Case, merge
-from apexbench.report.leading import leaders, margin
+from apexbench.report import evidence, loss_gate, numbers, vocabulary
+from apexbench.report.cases import Arm, Case, Versus, merge
+from apexbench.report.leading import leaders
+from apexbench.report.pair import factor, pair
 from apexbench.report.recipe_code import lines
-from apexbench.report.repeats import Estimate, verdict
+from apexbench.report.repeats import Estimate
 from apexbench.transformer.models import model_config, nearest
 from apexbench.transformer.recipe import Recipe, parse
 
-MARGIN = 0.01
 KINDS = {False: "without torch.compile", True: "with torch.compile or a CUDA graph"}
 
 
@@ -94,11 +93,12 @@ def _title(case: Case) -> str:
 
 def _kind(case: Case, compiled: bool, price: Cost) -> tuple[Arm | None, list[str]]:
     arms = [arm for arm in case.arms if _eligible(case, arm) and _is_compiled(arm) == compiled]
-    torch, apex = _fastest(case, arms, False), _fastest(case, arms, True)
-    winner, why = torch, [_without(case, compiled)]
-    if apex is not None:
-        why, worth = _apex(case, torch, apex, price)
-        winner = apex if worth else torch
+    winner, why = _fastest(case, arms), [_without(case, compiled)]
+    if any(arm.is_apex for arm in arms):
+        apex, why = _apex(case, arms, compiled, price)
+        winner = apex or winner
+    if winner is None and arms:
+        return None, [f"  {KINDS[compiled]}: no recipe to recommend.", *(f"    {w}" for w in why)]
     if winner is None:
         worse = [a for a in case.arms if case.time(a) is not None and _is_compiled(a) == compiled]
         said = f"none of {numbers.plural(len(worse), 'recipe')} learns as well as FP32"
@@ -121,7 +121,9 @@ def _ties(case: Case, arms: Sequence[Arm], winner: Arm) -> list[str]:
     if found is None or found.sole is not None:
         return []
     others = [arm.implementation for arm in found.arms if arm is not winner]
-    return [f"It ties with {numbers.listing(others)}, not separated; it is the simplest of them."]
+    simplest = min(found.arms, key=_simplicity) is winner
+    why = "the simplest of them" if simplest else "the simplest of those that beat torch's"
+    return [f"It ties with {numbers.listing(others)}, not separated; it is {why}."]
 
 
 def _loss(case: Case, arm: Arm) -> str:
@@ -145,14 +147,12 @@ def _compared(case: Case, eager: Arm | None, compiled: Arm | None) -> list[str]:
     """Whether the compiled recipe is worth it: only where it is shown to be faster."""
     if eager is None or compiled is None:
         return []
-    ratio = factor(case, eager, compiled)
-    told = verdict(ratio, margin(case))
-    text = numbers.ratio(ratio.value, ratio.low, ratio.high)
-    if told == "faster":
+    found = pair(case, eager, compiled)
+    if found.verdict == "faster":
         return []
     return [
-        f"  {compiled.implementation} is {told} against {eager.implementation}, {text}: stay "
-        f"{KINDS[False]}."
+        f"  {compiled.implementation} is {found.verdict} against {eager.implementation}, "
+        f"{_ratio(found.ratio)}: stay {KINDS[False]}."
     ]
 
 
@@ -167,9 +167,9 @@ def _is_compiled(arm: Arm) -> bool:
     return recipe.compile or recipe.cudagraph or recipe.optimizer == "compiled"
 
 
-def _fastest(case: Case, arms: Sequence[Arm], is_apex: bool) -> Arm | None:
-    """The fastest arm, or the simplest of those that the fastest is not shown to beat."""
-    found = leaders(case, [arm for arm in arms if arm.is_apex == is_apex])
+def _fastest(case: Case, arms: Sequence[Arm]) -> Arm | None:
+    """Torch's fastest arm, or the simplest of those that the fastest is not shown to beat."""
+    found = leaders(case, [arm for arm in arms if not arm.is_apex])
     return min(found.arms, key=_simplicity) if found is not None else None
 
 
@@ -185,7 +185,8 @@ def _without(case: Case, compiled: bool) -> str:
     lost = [arm for arm in case.arms if arm.is_apex and _is_compiled(arm) == compiled]
     if not lost:
         return "No recipe with Apex is in this run."
-    return f"Apex's {lost[0].implementation} is {lost[0].status}: {lost[0].reason}."
+    status = vocabulary.status(lost[0].status)
+    return f"Apex's {lost[0].implementation} is {status}: {lost[0].reason}."
 
 
 def _saving(case: Case, arm: Arm) -> str:
@@ -199,36 +200,83 @@ def _saving(case: Case, arm: Arm) -> str:
     return (
         f", {numbers.significant((slow.value - fast.value) / 1e6)} ms less than torch's default "
         f"({default.implementation}, {_ms(slow)}; "
-        f"{numbers.ratio(ratio.value, ratio.low, ratio.high)})"
+        f"{_ratio(ratio)})"
     )
 
 
-def _apex(case: Case, torch: Arm | None, apex: Arm, price: Cost) -> tuple[list[str], bool]:
-    """What Apex brings over torch's fastest of the same kind, and whether it is worth building."""
-    if torch is None:
-        return [f"Only Apex's recipe {apex.implementation} was measured so."], True
-    ratio = factor(case, torch, apex)
-    told = verdict(ratio, MARGIN)
-    said = (
-        f"Apex's fastest, {apex.implementation}, is {told} against {torch.implementation}: "
-        f"{numbers.ratio(ratio.value, ratio.low, ratio.high)}"
-    )
-    if told != "faster":
-        return [f"{said}. No gain to pay for {price}."], False
-    slow, fast = case.time(torch), case.time(apex)
+def _apex(
+    case: Case, arms: Sequence[Arm], compiled: bool, price: Cost
+) -> tuple[Arm | None, list[str]]:
+    """The recipe with Apex that is worth building it for, if there is one, and why or why not.
+
+    It has to beat every recipe of torch that may be recommended and that its kind allows: torch's
+    compiled ones do not stand in the way of a user without a compiler.
+    """
+    found = leaders(case, [arm for arm in arms if arm.is_apex])
+    assert found is not None
+    torch = [
+        arm for arm in case.arms
+        if not arm.is_apex and _eligible(case, arm) and (compiled or not _is_compiled(arm))
+    ]  # fmt: skip
+    rival = leaders(case, torch)
+    if rival is None:
+        winner = min(found.arms, key=_simplicity)
+        return winner, [f"Only Apex's recipe {winner.implementation} was measured so."]
+    first, fastest = rival.arms[0], found.arms[0]
+    good = [arm for arm in found.arms if _beats(case, arm, torch, compiled)]
+    if not good:
+        return None, [f"{_said(case, first, fastest, compiled)}. No gain to pay for {price}."]
+    winner = min(good, key=_simplicity)
+    slow, fast, ratio = case.time(first), case.time(winner), factor(case, first, winner)
     assert slow is not None
     assert fast is not None
-    said += f", {numbers.significant((slow.value - fast.value) / 1e6)} ms a step less."
-    return [said, _break_even(ratio, price)], True
+    saved = f"{numbers.significant((slow.value - fast.value) / 1e6)} ms a step less"
+    return winner, [f"{_said(case, first, winner, compiled)}, {saved}.", _break_even(ratio, price)]
+
+
+def _beats(case: Case, apex: Arm, torch: Sequence[Arm], compiled: bool) -> bool:
+    """Whether the record's own verdict says faster; each pair, where it has none of these."""
+    told = _verdict(case, apex, compiled)
+    if told is not None and {arm.implementation for arm in torch} <= set(told.members):
+        return told.verdict == "faster"
+    return all(pair(case, arm, apex).verdict == "faster" for arm in torch)
+
+
+def _verdict(case: Case, apex: Arm, compiled: bool) -> Versus | None:
+    """The record's verdict against torch's best of a kind; None where a member learns worse."""
+    names = ("torch_best", "torch_eager_best") if compiled else ("torch_eager_best",)
+    versus = next((found for name in names if (found := case.versus(apex, name))), None)
+    known = [case.arm(name) for name in versus.members] if versus else []
+    return versus if all(arm is None or _eligible(case, arm) for arm in known) else None
+
+
+def _said(case: Case, torch: Arm, apex: Arm, compiled: bool) -> str:
+    """``Apex's X is faster against torch's fastest, Y: 1.05×``, and the record's verdict if it differs."""
+    found = pair(case, torch, apex)
+    said = (
+        f"Apex's {apex.implementation} is {found.verdict} against torch's fastest, "
+        f"{torch.implementation}: {_ratio(found.ratio)}"
+    )
+    told = _verdict(case, apex, compiled)
+    if told is None or told.verdict == found.verdict:
+        return said
+    rivals = numbers.plural(len(told.members), "recipe")
+    return f"{said}; {told.verdict} against all {rivals} of torch, {_ratio(told.ratio)}"
 
 
 def _break_even(ratio: Estimate, price: Cost) -> str:
     """Hours of training after which the time saved is the build's: build / (1 - 1/ratio)."""
     if price.seconds is None:
         return f"Apex costs {price}: give --build-minutes for its break-even."
-    hours = [price.seconds / 3600 / (1 - 1 / r) for r in (ratio.value, ratio.high, ratio.low)]
-    value, low, high = (numbers.significant(hour) for hour in hours)
+    value, low, high = (
+        numbers.significant(price.seconds / 3600 / (1 - 1 / r)) if r > 1 else "never"
+        for r in (ratio.value, ratio.high, ratio.low)
+    )
     return f"Apex costs {price}: paid back after {value} hours of training [{low}, {high}]."
+
+
+def _ratio(ratio: Estimate) -> str:
+    return numbers.ratio(ratio.value, ratio.low, ratio.high)
 
 
 def _ms(time: Estimate) -> str:

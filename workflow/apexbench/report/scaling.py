@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from apexbench.report.attribution import factor, recipe
+from apexbench.report.attribution import recipe
 from apexbench.report.cases import Case
+from apexbench.report.pair import factor
 from apexbench.report.repeats import Estimate
 
 FEWEST_SIZES = 4

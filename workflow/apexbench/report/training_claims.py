@@ -1,14 +1,14 @@
-"""Claims C4 to C6: mixed precision, the gain over FP32, and whether it grows with size."""
+"""Claims C5 and C6: the gain over FP32, and whether it grows with size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from apexbench.records import VERDICTS
-from apexbench.report import names, numbers
-from apexbench.report.attribution import attribute, factor, missing_cells
+from apexbench.report import numbers
+from apexbench.report.attribution import attribute, missing_cells
 from apexbench.report.cases import Arm, Case
 from apexbench.report.claim import MIXED, NOT_TESTED, REFUTED, SUPPORTED, Claim, is_apex
+from apexbench.report.pair import margin
 from apexbench.report.repeats import Estimate, verdict
 from apexbench.report.scaling import (
     BASELINE,
@@ -19,84 +19,17 @@ from apexbench.report.scaling import (
     fit,
     points,
 )
-from apexbench.report.verdicts import Tally, missing_reason
+from apexbench.report.verdicts import missing_reason
 
 CONSIDERABLE = 1.10
-MARGIN = 0.01
-
-
-def amp_obsolete(cases: Sequence[Case]) -> Claim:
-    """C4: apex.amp's arms against torch's, and what became of scale and loss."""
-    evidence, verdicts = [], []
-    for case in cases:
-        rival = _torch_fp16(case)
-        for arm in case.arms:
-            if rival is None or not _scales(arm) or case.time(arm) is None:
-                continue
-            ratio = factor(case, rival, arm)
-            verdicts.append(verdict(ratio, MARGIN))
-            evidence.append(
-                f"{case.name}: {names.name(case, arm)} is {verdicts[-1]} against "
-                f"{names.name(case, rival)}, {numbers.ratio(ratio.value, ratio.low, ratio.high)}."
-            )
-    evidence += [line for case in cases for line in _stability(case)]
-    if not verdicts:
-        reason = missing_reason(cases, is_apex)
-        evidence.insert(
-            0,
-            f"apex.amp's speed was not measured ({reason})."
-            if reason
-            else "apex.amp's speed was not measured: no arm of this run uses it.",
-        )
-        return Claim("C4", NOT_TESTED, evidence)
-    counts = Tally(**{name: verdicts.count(name) for name in VERDICTS})
-    status = MIXED
-    if counts.faster == 0 and counts.unclear < counts.decided:
-        status = SUPPORTED
-    elif counts.faster == counts.decided and counts.unclear < counts.decided:
-        status = REFUTED
-    return Claim("C4", status, evidence)
-
-
-def _torch_fp16(case: Case) -> Arm | None:
-    """torch.amp's arm: float16 autocast with GradScaler."""
-    names = ("gradscaler", "fp16", "float16")
-    return next(
-        (
-            arm
-            for name in names
-            for arm in case.arms
-            if not arm.is_apex and name in arm.implementation.lower() and case.time(arm)
-        ),
-        None,
-    )
-
-
-def _scales(arm: Arm) -> bool:
-    """Whether an arm is apex.amp in the modes that torch.amp replaces (O1, O2)."""
-    return arm.is_apex and not arm.implementation.lower().endswith(("o0", "o3"))
-
-
-def _stability(case: Case) -> list[str]:
-    lines = []
-    for arm in case.arms:
-        if arm.status != "ok":
-            continue
-        skipped, loss = arm.details.get("skipped_steps"), arm.details.get("loss")
-        if skipped is None and loss is None:
-            continue
-        parts = []
-        if isinstance(loss, int | float):
-            parts.append(f"loss {numbers.significant(loss)}")
-        if isinstance(skipped, int | float):
-            parts.append(numbers.plural(int(skipped), "skipped step"))
-        lines.append(f"{case.name}: {names.name(case, arm)} ended with {', '.join(parts)}.")
-    return lines[:8]
 
 
 def gain_over_fp32(cases: Sequence[Case]) -> Claim:
     """C5: the whole gain and what each piece adds; Apex must add to it for a plain "supported"."""
-    evidence, gains, apex = [], [], []
+    evidence: list[str] = []
+    gains: list[Estimate] = []
+    apex: list[str] = []
+    shown: list[Estimate] = []
     for case in cases:
         found = [
             attribute(case, precision, optimizer)
@@ -119,7 +52,8 @@ def gain_over_fp32(cases: Sequence[Case]) -> Claim:
             )
         if found[0] is not None:
             gains.append(found[0].total)
-            apex.append((found[2] or found[0]).apex)
+            shown.append((found[2] or found[0]).apex)
+            apex.append(verdict(shown[-1], margin(case)))
         elif lacking := missing_cells(case, "fp32", "default"):
             evidence.append(
                 f"{case.name}: no attribution, {numbers.listing(lacking)} "
@@ -130,15 +64,19 @@ def gain_over_fp32(cases: Sequence[Case]) -> Claim:
         if reason:
             evidence = [numbers.sentence(reason)]
         return Claim("C5", NOT_TESTED, evidence or ["No Transformer was trained."])
+    evidence.append(
+        f"A gain over FP32 counts as considerable where its interval lies above "
+        f"{numbers.ratio(CONSIDERABLE)}, as not considerable where it lies below."
+    )
     low = min(gain.low for gain in gains)
     if all(gain.high < CONSIDERABLE for gain in gains):
         return Claim("C5", REFUTED, evidence)
     evidence.append(
         "Norm and optimizer together, against torch's fused AdamW where it was measured, bring "
-        f"{numbers.listing([numbers.ratio(e.value, e.low, e.high) for e in apex])}; the rest is "
+        f"{numbers.listing([numbers.ratio(e.value, e.low, e.high) for e in shown])}; the rest is "
         "precision."
     )
-    plain = low > CONSIDERABLE and all(verdict(entry, MARGIN) == "faster" for entry in apex)
+    plain = low > CONSIDERABLE and all(entry == "faster" for entry in apex)
     return Claim("C5", SUPPORTED if plain else MIXED, evidence)
 
 
