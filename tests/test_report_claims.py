@@ -154,12 +154,18 @@ def test_an_incomplete_factorial_is_named_not_guessed() -> None:
 
 def test_c5_needs_apex_to_add_something() -> None:
     assert statuses(factory.transformer())["C5"] == "mixed"
+    assert "considerable where its interval lies above 1.10×" in evidence(
+        factory.transformer(), "C5"
+    )
     record = factory.transformer()[0]
     for cell in record.cells:
         if cell.details["norm"] == "apex":
             old = cell.quantities["step_time"].value
             cell.quantities["step_time"] = factory.quantity(old / 1.3)
     assert statuses([record])["C5"] == "supported"
+    for comparison in record.comparisons:
+        comparison.margin = 0.5  # the case's own margin says what is faster
+    assert statuses([record])["C5"] == "mixed"
 
 
 def test_c6_needs_four_sizes_and_reads_the_slope() -> None:

@@ -104,8 +104,12 @@ def unstable(case: Case, arm: Arm) -> str | None:
         if first is not None and loss > first:
             return f"its loss rose from {numbers.significant(first)} to {text}"
         best = _reference(case)
-        if best is not None and loss > best + TOLERANCE * max(1.0, abs(best)):
-            return f"its loss ended at {text}, {numbers.significant(best)} without mixed precision"
+        allowed = TOLERANCE * max(1.0, abs(best or 0.0))
+        if best is not None and loss > best + allowed:
+            return (
+                f"its loss ended at {text}, more than {numbers.significant(allowed)} above the "
+                f"{numbers.significant(best)} without mixed precision"
+            )
     skipped, steps = number(details, "skipped_steps"), number(details, "steps")
     if skipped is not None and steps is not None and 2 * skipped >= steps > 0:
         return f"the loss scaler skipped {int(skipped)} of {numbers.plural(int(steps), 'step')}"
