@@ -78,6 +78,51 @@ def test_one_width_alone_is_named() -> None:
     assert "1 of 16 cases" in found.line
 
 
+def compared(records: list[Record], verdicts: dict[int, tuple[str, str | None]]) -> answer.Tile:
+    """The norm's tile; by case, Apex's verdict against torch's best eager and best (None: none)."""
+    ratios = {"faster": 1.5, "same": 1.0, "slower": 0.5, "unclear": 1.01}
+    for number, record in enumerate(records):
+        eager, best = verdicts.get(number, ("slower", "slower"))
+        own = {"torch_default": eager, "torch_eager_best": eager, "torch_best": best}
+        record.comparisons = [c for c in record.comparisons if own[c.baseline] is not None]
+        for found in record.comparisons:
+            found.verdict = own[found.baseline]
+            found.ratio = ratios[found.verdict]
+            found.low, found.high = found.ratio * 0.999, found.ratio * 1.001
+    return tile(records, "layer_norm")
+
+
+def test_torch_compile_that_was_not_measured_is_not_beaten() -> None:
+    none = compared(factory.norms(), dict.fromkeys(range(16), ("faster", None)))
+    assert "and in none against" not in none.line
+    assert none.line.endswith("; torch.compile or a CUDA graph was measured in none, so it was not "
+                              "compared there.")  # fmt: skip
+    some = compared(factory.norms(), {0: ("faster", None), 1: ("faster", "unclear")})
+    assert "in none of the 15 cases that measured torch.compile or a CUDA graph" in some.line
+    assert "(not measured in 1)." in some.line
+    every = compared(factory.norms(), {0: ("faster", "slower")})
+    assert every.line.endswith(", and in none against torch.compile or a CUDA graph.")
+    lost = compared(factory.norms(), {n: ("slower" if n else "same", None) for n in range(16)})
+    assert lost.answer == "no"
+    assert "the best that PyTorch ships" not in lost.line
+    assert "never shown to be faster than torch's best eager arm" in lost.line
+
+
+def test_a_win_hides_no_other_case() -> None:
+    only = compared(factory.norms(), {0: ("faster", "faster")})
+    assert only.line.endswith(": build Apex only for that.")
+    more = compared(
+        factory.norms(), {0: ("faster", "faster"), 1: ("faster", "slower"), 2: ("slower", None)}
+    )
+    assert "faster than everything PyTorch ships in 1 of 16 cases" in more.line
+    assert "faster than torch's best eager arm in 1 more (1.50× [" in more.line
+    assert more.line.endswith("; torch.compile or a CUDA graph was not measured in 1 of the 16.")
+    assert more.where.count("without torch.compile or a CUDA graph") == 1
+    unclear = compared(factory.norms(), {0: ("faster", "faster"), 1: ("same", "unclear")})
+    assert "only for" not in unclear.line
+    assert unclear.line.endswith("; 1 is unclear.")
+
+
 def test_other_optimizers_do_not_speak_for_fused_adam() -> None:
     records = factory.optimizer()
     for record in records:

@@ -107,27 +107,25 @@ def decide(
         for entry in tested
         if entry[2].verdict == "faster" and entry[2].baseline == "torch_best"
     ]
-    won = len({case.name for case, _, _ in wins})
-    if won:
+    won = {case.name for case, _, _ in wins}
+    if len(won) == total:
         line = (
-            f"{part} is faster than everything PyTorch ships in {won} of "
-            f"{numbers.plural(total, 'case')} on this {device}"
+            f"{part} is faster than everything PyTorch ships in {total} of "
+            f"{numbers.plural(total, 'case')} on this {device}{_span(wins)}."
         )
-        if won == total:
-            return tile(YES, "", f"{line}{_span(wins)}.")
-        line += f"{_span(wins, words)}: build Apex only for {'that' if won == 1 else 'those'}."
-        return tile(ONLY, _where(wins, total, words), line)
-    eager = [e for e in against(cases, "torch_eager_best", select) if e[2].verdict == "faster"]
-    if eager:
-        count = len({case.name for case, _, _ in eager})
-        line = (
-            f"{part} is faster than torch's best eager arm in {count} of "
-            f"{numbers.plural(total, 'case')} on this {device}{_span(eager, words)}, "
-            f"and in none against torch.compile or a CUDA graph{_uncompared(tested)}."
-        )
-        return tile(ONLY, f"{_where(eager, total, words)}, {EAGER}", line)
+        return tile(YES, "", line)
+    eager = [
+        entry
+        for entry in against(cases, "torch_eager_best", select)
+        if entry[2].verdict == "faster" and entry[0].name not in won
+    ]
+    if wins or eager:
+        line = f"{part} {_gains(wins, eager, tested, words, device)}"
+        places = [_where(wins, total, words)] if wins else []
+        places += [f"{_where(eager, total, words)}, {EAGER}"] if eager else []
+        return tile(ONLY, "; ".join(places), line)
     if tally(tested).unclear > tally(tested).decided:
-        line = f"{part} on this {device}: {tally(tested)} against the best that PyTorch ships."
+        line = f"{part} on this {device}: {tally(tested)} against {_best(tested)}."
         return tile(UNCLEAR, "", line)
     return tile(NO, "", _not_worth(part, tested, cases, device))
 
@@ -149,15 +147,66 @@ def _not_worth(part: str, tested: list[Entry], cases: Sequence[Case], device: st
             "no reason to build Apex for it."
         )
     return (
-        f"{part} is never faster than the best that PyTorch ships on this {device}: {counts}"
-        f"{_span(best)}; no reason to build Apex for it."
+        f"{part} was never shown to be faster than {_best(best)} on this {device}: "
+        f"{counts}{_span(best)}; no reason to build Apex for it."
     )
 
 
-def _uncompared(tested: list[Entry]) -> str:
-    """How many cases have no compiled torch to compare with."""
-    cases = {case.name for case, _, versus in tested if versus.baseline != "torch_best"}
-    return f" (not measured in {numbers.plural(len(cases), 'case')})" if cases else ""
+def _gains(
+    wins: list[Entry],
+    eager: list[Entry],
+    tested: list[Entry],
+    words: Mapping[str, str],
+    device: str,
+) -> str:
+    """Where it beats everything, where eager torch only, and what was not compared or not clear.
+
+    ``build Apex only for those`` stands there only where no other case leaves a question open.
+    """
+    total = len({case.name for case, _, _ in tested})
+    of = f"of {numbers.plural(total, 'case')} on this {device}"
+    won = {case.name for case, _, _ in wins}
+    parts = []
+    if wins:
+        parts.append(f"is faster than everything PyTorch ships in {len(won)} {of}")
+        parts[-1] += _span(wins, words)
+    if eager:
+        count = len({case.name for case, _, _ in eager})
+        more = f"{count} more" if wins else f"{count} {of}"
+        parts.append(f"is faster than torch's best eager arm in {more}{_span(eager, words)}")
+    text = ", and ".join(parts)
+    compiled = {case.name for case, _, versus in tested if versus.baseline == "torch_best"}
+    missing = total - len(compiled)
+    if eager and not wins:
+        text += _compiled(len(compiled), missing)
+    elif missing:
+        text += f"; torch.compile or a CUDA graph was not measured in {missing} of the {total}"
+    clear = {case.name for case, _, versus in tested if versus.verdict not in ("unclear", "faster")}
+    open_ = total - len(clear | won | {case.name for case, _, _ in eager})
+    if wins and open_:
+        text += f"; {open_} {'is' if open_ == 1 else 'are'} unclear"
+    if wins and not eager and not missing and not open_:
+        text += f": build Apex only for {'that' if len(won) == 1 else 'those'}"
+    return f"{text}."
+
+
+def _best(entries: list[Entry]) -> str:
+    """What the verdicts are against: torch's best, or its best eager where no case has another."""
+    compiled = any(versus.baseline == "torch_best" for _, _, versus in entries)
+    return "the best that PyTorch ships" if compiled else "torch's best eager arm"
+
+
+def _compiled(compared: int, missing: int) -> str:
+    """What is known of torch.compile and CUDA graphs where Apex beats eager torch alone."""
+    if not compared:
+        return "; torch.compile or a CUDA graph was measured in none, so it was not compared there"
+    if not missing:
+        return ", and in none against torch.compile or a CUDA graph"
+    many = numbers.plural(compared, "case")
+    return (
+        f", and in none of the {many} that measured torch.compile or a CUDA graph is it shown to "
+        f"be faster than those (not measured in {missing})"
+    )
 
 
 def _fastest_per_case(entries: list[Entry]) -> list[Entry]:
@@ -181,7 +230,7 @@ def _rival(entries: list[Entry]) -> str:
     if len(set(winners)) <= 1 and TIED not in most:
         return most
     often = "most often " if len(set(winners)) > 1 else ""
-    return f"the best that PyTorch ships ({often}{most})"
+    return f"{_best(entries)} ({often}{most})"
 
 
 def _span(entries: list[Entry], words: Mapping[str, str] | None = None) -> str:

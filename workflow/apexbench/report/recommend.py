@@ -251,7 +251,7 @@ def _verdict(case: Case, apex: Arm, compiled: bool) -> Versus | None:
 
 
 def _said(case: Case, torch: Arm, apex: Arm, compiled: bool) -> str:
-    """``Apex's X is faster against torch's fastest, Y: 1.05×``, and the record's verdict if it differs."""
+    """``Apex's X is faster against torch's fastest, Y: 1.05×``; the record's where it differs."""
     found = pair(case, torch, apex)
     said = (
         f"Apex's {apex.implementation} is {found.verdict} against torch's fastest, "
