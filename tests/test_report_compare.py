@@ -32,6 +32,7 @@ def folders(tmp_path: Path, *runs: list[Record]) -> list[Path]:
 
 def printed(tmp_path: Path, *runs: list[Record], **options) -> tuple[int, str]:
     """Exit status and terminal text of a comparison."""
+    tmp_path.mkdir(exist_ok=True)
     console = Console(record=True, width=200, file=(tmp_path / "terminal").open("w"))
     status = run(folders(tmp_path, *runs), console, **options)
     return status, console.export_text()
@@ -212,6 +213,25 @@ def test_a_lost_job_is_a_regression_and_a_run_without_records_is_refused(tmp_pat
         (less / name).unlink(missing_ok=True)
     with pytest.raises(UserError, match="holds no record"):
         comparison.compare([whole, less])
+
+
+def test_what_a_run_does_not_hold_is_not_judged_and_fails(tmp_path):
+    """A reference copy names no indexes: a component whose folder is gone leaves no other trace."""
+    records = factory.gpu_records()
+    less = [record for record in records if record.component != "optimizer"]
+    status, text = printed(tmp_path, records, less, fail=True)
+    assert status == 1
+    assert text.startswith("Regression: no, of what is in all runs; not judged: 12 cells of A that")
+    assert "another run does not hold (Optimizer step)." in " ".join(text.split())
+    assert "not judged │" in text
+    found = comparison.compare(folders(tmp_path / "again", records, less))
+    assert (found.regressions, found.unjudged) == (0, 12)
+    assert printed(tmp_path / "plain", records, less)[0] == 0
+    assert printed(tmp_path / "more", less, records, fail=True)[0] == 0
+    other = factory.provenance(device_name="Other GPU")
+    for record in (less := copy.deepcopy(less)):
+        record.provenance = other
+    assert printed(tmp_path / "other", records, less, fail=True)[0] == 0
 
 
 def test_a_slowdown_is_seen_where_two_gpus_of_a_model_measured(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from apexbench.report import numbers
+from apexbench.report import names, numbers
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,19 @@ def test_three_significant_digits(value: float, text: str) -> None:
 )
 def test_numbers_carry_unit_and_interval(text: str, expected: str) -> None:
     assert text == expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("torch_compiled is failed", "compiled torch LayerNorm failed"),
+        (
+            "torch_compiled is out_of_memory; mine is unavailable",
+            "compiled torch LayerNorm ran out of memory; mine is unavailable",
+        ),
+        ("no counterpart in torch", "no counterpart in torch"),
+        ("it is itself what is failed", "it is itself what is failed"),
+    ],
+)
+def test_a_records_reason_is_put_in_words(reason: str, text: str) -> None:
+    assert names.readable("layer_norm", reason) == text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from apexbench.report import names, numbers, vocabulary
+from apexbench.report import names, numbers
 from apexbench.report.cases import Arm, Case
 from apexbench.report.claim import MIXED, NOT_TESTED, REFUTED, SUPPORTED, Claim, is_apex
 from apexbench.report.pair import pair
@@ -48,7 +48,7 @@ def _case(case: Case) -> tuple[list[str], list[str]]:
         absent = rival is None and apex
         return [], [f"{case.name}: no arm of torch.amp in float16 is in this run."] * bool(absent)
     if case.time(rival) is None:
-        what = f"{names.name(case, rival)} {_is(rival)}: {rival.reason}"
+        what = f"{names.name(case, rival)} {names.predicate(rival.status)}: {rival.reason}"
         if rival.status != "diverged":
             return [], [f"{case.name}: {what}; apex.amp has no rival there."]
         steady = [arm for arm in apex if unstable(case, arm) is None]
@@ -137,14 +137,6 @@ def _is_o0(arm: Arm) -> bool:
 def _scales(arm: Arm) -> bool:
     """Whether an arm is apex.amp in the modes that torch.amp replaces (O1, O2)."""
     return arm.is_apex and not arm.implementation.lower().endswith(("o0", "o3"))
-
-
-def _is(arm: Arm) -> str:
-    """``is unavailable``, ``failed``, ``diverged``: an arm's status as a predicate."""
-    verb = "" if arm.status in ("failed", "diverged") else "is "
-    return {"out_of_memory": "ran out of memory", "parity_failed": "failed its parity check"}.get(
-        arm.status, f"{verb}{vocabulary.status(arm.status)}"
-    )
 
 
 def _untested(cases: Sequence[Case]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from apexbench.measuring.contention import BUSY_CPU
 from apexbench.records import BASELINES, Cell, Record, Work, digest
+from apexbench.report.names import readable
 from apexbench.report.repeats import Estimate, combine, verdict
 
 NOT_COMPARED = ("ceiling", "selfcheck", "compatibility")
@@ -159,9 +160,15 @@ def _case(group: list[Record], mark: str) -> Case:
         config=first.config,
         work=first.work,
         arms=[_arm(name, group) for name in names],
-        baselines=first.baselines,
+        baselines={name: _told(first, entry) for name, entry in first.baselines.items()},
         records=group,
     )
+
+
+def _told(record: Record, baseline: dict[str, Any]) -> dict[str, Any]:
+    """A baseline with its reason in a reader's words."""
+    reason = baseline.get("reason")
+    return {**baseline, "reason": readable(record.component, str(reason)) if reason else None}
 
 
 def _arm(name: str, group: list[Record]) -> Arm:

@@ -28,7 +28,9 @@ def run(
     margin: float | None = None,
     fail: bool = False,
 ) -> int:
-    """Print the comparison, write it to ``out`` too; 1 where ``fail`` and a regression was found.
+    """Print the comparison, write it to ``out`` too; 1 where ``fail`` and there is a regression.
+
+    Cells of the first run that another of its device does not hold count too: there may be one.
 
     Raises UserError for fewer than two folders or one without valid records.
     """
@@ -42,7 +44,7 @@ def run(
     if out is not None:
         write_text_atomically(Path(out), page(found))
     _print(found, console)
-    return 1 if fail and found.regressions else 0
+    return 1 if fail and (found.regressions or found.unjudged) else 0
 
 
 def answer(found: Comparison) -> list[str]:
@@ -69,9 +71,25 @@ def answer(found: Comparison) -> list[str]:
 
 
 def _regression(found: Comparison) -> str:
-    """``no``, or ``yes`` with the number of each kind."""
+    """``no``, or ``yes`` with the number of each kind; and what is not there to be judged."""
+    return _found(found) + _unjudged(found)
+
+
+def _unjudged(found: Comparison) -> str:
+    """The cells of the first run that another lacks, by component; empty where there are none."""
+    if not found.unjudged:
+        return ""
+    entries = [entry for entry in found.cells if entry.absent]
+    parts = dict.fromkeys(vocabulary.title(entry.key[0]) for entry in entries)
+    return (
+        f"; not judged: {numbers.plural(found.unjudged, 'cell')} of {found.runs[0].letter} that "
+        f"another run does not hold ({numbers.listing(list(parts))})"
+    )
+
+
+def _found(found: Comparison) -> str:
     if not found.regressions:
-        return "no"
+        return "no" + (", of what is in all runs" if found.unjudged else "")
     margins = sorted({speed.margin for speed in found.speeds if speed.regression})
     percent = numbers.listing([f"{100 * value:g} %" for value in margins], "or")
     counts = (
@@ -148,7 +166,10 @@ def tables(found: Comparison) -> list[Table]:
         [
             *_names(found, entry.key),
             *(Entry(vocabulary.status(status or "not in this run")) for status in entry.statuses),
-            Entry("lost" if entry.lost else "", tone="bad" if entry.lost else ""),
+            Entry(
+                "lost" if entry.lost else "not judged" if entry.absent else "",
+                tone="bad" if entry.lost or entry.absent else "",
+            ),
         ]
         for entry in found.cells
     ]

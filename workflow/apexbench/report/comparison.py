@@ -77,6 +77,8 @@ class Cells:
     key: Key
     statuses: list[str | None]
     lost: bool
+    absent: bool
+    """Whether a later run of the same device holds nothing of what the first run measured."""
 
 
 @dataclass
@@ -98,6 +100,11 @@ class Comparison:
             + sum(entry.regression for entry in self.speeds)
             + sum(entry.lost for entry in self.cells)
         )
+
+    @property
+    def unjudged(self) -> int:
+        """Cells of the first run that a later run of its device does not hold: asked or not."""
+        return sum(entry.absent for entry in self.cells)
 
 
 def compare(folders: Sequence[Path], margin: float | None = None) -> Comparison:
@@ -188,11 +195,13 @@ def _cells(runs: Sequence[Run], key: Key) -> Cells | None:
     statuses = [pair[1].status if pair else None for pair in _pairs(runs, key)]
     if len(set(statuses)) == 1:
         return None
-    lost = statuses[0] == "ok" and any(
-        run.device == runs[0].device and status != "ok" and (status or run.lacks(key[0]))
+    gone = [
+        (run, status)
         for run, status in zip(runs, statuses, strict=True)
-    )
-    return Cells(key, statuses, lost)
+        if statuses[0] == "ok" and status != "ok" and run.device == runs[0].device
+    ]
+    lost = any(status or run.lacks(key[0]) for run, status in gone)
+    return Cells(key, statuses, lost, absent=bool(gone) and not lost)
 
 
 def _environment(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:

@@ -6,7 +6,12 @@ too little ("apex"), and its description says too much.
 
 from __future__ import annotations
 
-from apexbench.report.cases import Arm, Case
+from typing import TYPE_CHECKING
+
+from apexbench.records import STATUSES
+
+if TYPE_CHECKING:
+    from apexbench.report.cases import Arm, Case
 
 _NORM = {
     "torch_eager": "torch {norm}",
@@ -113,6 +118,29 @@ FLAGS = {
     "flash": "FlashAttention",
     "ddp": "data parallel",
 }
+
+PREDICATES = {
+    "failed": "failed",
+    "diverged": "diverged",
+    "out_of_memory": "ran out of memory",
+    "parity_failed": "failed its parity check",
+}
+
+
+def predicate(status: str) -> str:
+    """A status as what a sentence says of its subject: ``failed``, ``is unavailable``."""
+    return PREDICATES.get(status, f"is {status.replace('_', ' ')}")
+
+
+def readable(component: str, reason: str) -> str:
+    """``torch_compiled is failed``, as a record puts it: ``compiled torch LayerNorm failed``."""
+    known = NAMES.get(component, {})
+    parts = []
+    for part in reason.split("; "):
+        arm, _, status = part.partition(" is ")
+        told = status in STATUSES and " " not in arm
+        parts.append(f"{known.get(arm, arm)} {predicate(status)}" if told else part)
+    return "; ".join(parts)
 
 
 def name(case: Case, arm: Arm) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbench.errors import UserError
-from apexbench.report import evidence, loss_gate, numbers, vocabulary
+from apexbench.report import evidence, loss_gate, names, numbers
 from apexbench.report.cases import Arm, Case, Versus, merge
 from apexbench.report.leading import leaders
 from apexbench.report.pair import factor, pair
@@ -185,8 +185,8 @@ def _without(case: Case, compiled: bool) -> str:
     lost = [arm for arm in case.arms if arm.is_apex and _is_compiled(arm) == compiled]
     if not lost:
         return "No recipe with Apex is in this run."
-    status = vocabulary.status(lost[0].status)
-    return f"Apex's {lost[0].implementation} is {status}: {lost[0].reason}."
+    what = f"{lost[0].implementation} {names.predicate(lost[0].status)}"
+    return f"Apex's {what}: {lost[0].reason}."
 
 
 def _saving(case: Case, arm: Arm) -> str:
@@ -244,8 +244,8 @@ def _beats(case: Case, apex: Arm, torch: Sequence[Arm], compiled: bool) -> bool:
 
 def _verdict(case: Case, apex: Arm, compiled: bool) -> Versus | None:
     """The record's verdict against torch's best of a kind; None where a member learns worse."""
-    names = ("torch_best", "torch_eager_best") if compiled else ("torch_eager_best",)
-    versus = next((found for name in names if (found := case.versus(apex, name))), None)
+    sets = ("torch_best", "torch_eager_best") if compiled else ("torch_eager_best",)
+    versus = next((found for name in sets if (found := case.versus(apex, name))), None)
     known = [case.arm(name) for name in versus.members] if versus else []
     return versus if all(arm is None or _eligible(case, arm) for arm in known) else None
 
