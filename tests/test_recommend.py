@@ -8,7 +8,7 @@ import types
 import pytest
 
 from apexbench.errors import UserError
-from apexbench.report import recommend
+from apexbench.report import numbers, recommend
 from apexbench.report.recipe_code import lines
 from apexbench.report.recommend import Cost
 from apexbench.report.repeats import Estimate
@@ -151,10 +151,16 @@ def test_apex_is_not_recommended_against_the_records_own_verdict(tmp_path):
     records = faster_apex(1.05)
     text = recommend.recommend(factory.write_run(tmp_path / "one", records))
     assert "\n  without torch.compile: bf16+apex+apex," in text
+    [shown] = [
+        numbers.ratio(c.ratio, c.low, c.high)
+        for c in records[0].comparisons
+        if (c.implementation, c.baseline) == ("bf16+apex+apex", "torch_eager_best")
+    ]
+    assert f"torch's fastest, bf16+torch+fused: {shown}, " in text
     weakened(records[0], "bf16+apex+apex", "torch_eager_best")
     text = recommend.recommend(factory.write_run(tmp_path / "two", records))
     assert "\n  without torch.compile: bf16+torch+fused," in text
-    assert "; unclear against all 8 recipes of torch, 1.0" in text
+    assert "bf16+apex+apex is unclear against torch's fastest, bf16+torch+fused: 1.05" in text
     assert "No gain to pay for" in text
 
 

@@ -119,3 +119,12 @@ def test_the_margin_is_the_cases_and_a_busy_cpu_leaves_a_pair_unclear():
     for key, versus in fast.versus.items():
         fast.versus[key] = replace(versus, flags=(BUSY_CPU,))
     assert pair(case, slow, fast).verdict == "unclear"
+
+
+def test_no_one_leads_whom_the_record_does_not_show_to_beat_a_set():
+    [case] = merge(between(1.05))
+    fast = case.arm(GRAPH)
+    assert leaders(case, case.arms).sole is fast
+    versus = case.versus(fast, "torch_best")
+    fast.versus["step_time", "torch_best"] = replace(versus, verdict="unclear")
+    assert [arm.implementation for arm in leaders(case, case.arms).arms] == [GRAPH, PLAIN]
