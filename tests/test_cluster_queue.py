@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import record_factory as factory
+from apexbench import owner
 from apexbench.cluster import lost, queue
 from apexbench.errors import UserError
 from apexbench.report import placement
@@ -48,16 +49,41 @@ def test_a_python_that_a_job_cannot_start_is_refused(monkeypatch, tmp_path):
         ("60 sec", "accounting_storage/none", "ask its administrators for MinJobAge=300"),
         ("60 sec", "(null)", "ask its administrators for MinJobAge=300"),
         ("60 sec", "accounting_storage/slurmdbd", "set slurm-status-command: sacct"),
+        ("0 sec", "(null)", None),
     ],
 )
 def test_a_slurm_that_forgets_jobs_too_soon_is_named(
     monkeypatch, tmp_path, kept, accounting, remedy
 ):
     told = f"AccountingStorageType   = {accounting}\\nMinJobAge               = {kept}"
-    commands(tmp_path / "bin", monkeypatch, sbatch="", scontrol=f"printf '{told}\\n'")
+    answer = f"printf '{told}\\n'"
+    commands(tmp_path / "bin", monkeypatch, sbatch="", sacct="", scontrol=answer)
     said = queue.check()
     assert len(said) == (0 if remedy is None else 1)
     assert remedy is None or remedy in said[0]
+
+
+def test_without_sacct_the_setting_that_works_is_named(monkeypatch, tmp_path):
+    commands(tmp_path / "bin", monkeypatch, sbatch="", scontrol="")
+    monkeypatch.setattr(queue.shutil, "which", lambda name: None if name == "sacct" else name)
+    [said] = queue.check()
+    assert "set slurm_account under default-resources in the profile" in said
+
+
+def test_a_run_that_ends_takes_its_jobs_with_it(monkeypatch, tmp_path, capsys):
+    name = "56602cd0-d8ef-40ce-8e6e-dad7188108e2"
+    monkeypatch.chdir(tmp_path)
+    ended = tmp_path / "ended"
+    line = f"7|{name}|rule_toy|{tmp_path}"
+    commands(
+        tmp_path / "bin",
+        monkeypatch,
+        squeue=f"test -e {ended} || echo '{line}'",
+        scancel=f"echo $@ > {ended}",
+    )
+    owner.end_left_over()
+    assert ended.read_text() == "7\n"
+    assert "ending the Slurm jobs of this run: 7" in capsys.readouterr().err
 
 
 def test_a_controller_that_does_not_answer_is_one_sentence(monkeypatch, tmp_path):
@@ -130,6 +156,21 @@ def test_a_lost_job_has_its_state_log_and_remedy(monkeypatch, tmp_path, state, s
     assert said in ended.reason
     assert ended.log == "/x/.snakemake/slurm_logs/rule_layer_norm/13.log"
     assert refused.state == "REFUSED"
+    for message, why in {
+        "SLURM sbatch failed. The error message was 'sbatch: error: failed: User's group not "
+        "permitted to use this partition'.": "(failed: User's group not permitted to use this part",
+        "Job submission failed with exception: The given account none appears to be invalid. "
+        "Available accounts: lab": "none appears to be invalid. Available accounts: lab)",
+        "SLURM sbatch failed. The error message was ''.": "(no reason given, as when it is inter",
+    }.items():
+        log.write_text(f"""Error in rule toy:
+    message: {message}
+    sbatch call:
+        sbatch --parsable
+    output: results/x.json
+""")
+        assert why in lost.find([log])[0].reason
+    log.write_text(LOG.format(state=state))
     assert "Invalid partition name specified): correct partition" in refused.reason
 
 
@@ -252,3 +293,22 @@ def test_the_lab_leaves_another_slurm_conf_alone(tmp_path, monkeypatch, text, na
     module.down(tmp_path / "lab", conf.parent)
     assert conf.read_text() == text
     assert not (tmp_path / "lab").exists()
+
+
+def test_the_lab_takes_down_nothing_but_itself(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests/slurm"))
+    import lab as module
+
+    asked = []
+    monkeypatch.setattr(module, "_quiet", lambda *command: asked.append(command))
+    conf = tmp_path / "etc/slurm.conf"
+    conf.parent.mkdir()
+    conf.write_text(f"{module.MARK} in {tmp_path / 'lab'}\n")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").touch()
+    module.down(tmp_path / "mine", conf.parent)
+    assert (conf.exists(), asked) == (True, [])
+    assert (tmp_path / "mine/thesis.txt").exists()
+    (tmp_path / "lab/run").mkdir(parents=True)
+    module.down(tmp_path / "lab", conf.parent)
+    assert (conf.exists(), (tmp_path / "lab").exists()) == (False, False)

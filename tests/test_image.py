@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -235,3 +237,21 @@ def test_native_commands_have_the_images_flags():
     assert legacy[legacy.index("--commit") + 1] == LEGACY_COMMIT
     assert legacy[legacy.index("--folder") + 1].endswith("legacy-apex")
     assert len(native.commands(recipe(), legacy=False)) == 1
+
+
+def test_apptainer_keeps_its_layers_out_of_the_home_folder(tmp_path, monkeypatch):
+    seen = {}
+
+    def built(argv, log, what, environment, **_):
+        seen.update(environment)
+        Path(argv[-2]).write_bytes(b"sif")
+
+    monkeypatch.setattr(sif.logs, "run", built)
+    monkeypatch.setattr(sif.preflight, "disk_problem", lambda *_: None)
+    monkeypatch.delenv("APPTAINER_CACHEDIR", raising=False)
+    sif.build(recipe(), ROOT, tmp_path / "image.json", tmp_path / "log")
+    assert Path(seen["APPTAINER_CACHEDIR"]).is_relative_to(tmp_path)
+    monkeypatch.setenv("APPTAINER_CACHEDIR", "/scratch/me")
+    shutil.rmtree(tmp_path / ".cache")
+    sif.build(recipe(), ROOT, tmp_path / "image.json", tmp_path / "log")
+    assert seen["APPTAINER_CACHEDIR"] == "/scratch/me"

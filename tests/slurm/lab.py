@@ -83,7 +83,8 @@ def down(folder: Path, etc: Path = ETC) -> None:
     import accounting
 
     conf = etc / "slurm.conf"
-    if _ours(conf):
+    own = _ours(conf) and _folder(conf) == folder.absolute()
+    if own:
         _quiet("scancel", "--state=RUNNING", "--state=PENDING", "--user=root")
         for partition in ("gpu", "pair"):
             _quiet("scancel", f"--partition={partition}")
@@ -92,7 +93,7 @@ def down(folder: Path, etc: Path = ETC) -> None:
     for stray in _strays(folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(stray, signal.SIGKILL)
-    if _ours(conf):
+    if own:
         conf.unlink()
         accounting.forget_limits()
         for path in filter(_ours, (etc / name for name in BESIDE)):
@@ -106,7 +107,13 @@ def down(folder: Path, etc: Path = ETC) -> None:
             shutil.rmtree(place, ignore_errors=True)
         with contextlib.suppress(OSError):
             place.rmdir()
-    shutil.rmtree(folder, ignore_errors=True)
+    if (folder / "made").exists() or (folder / "run").is_dir():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder(conf: Path) -> Path:
+    """Where the lab of this slurm.conf has its files."""
+    return Path(conf.read_text().splitlines()[0].removeprefix(f"{MARK} in "))
 
 
 def _refuse_a_cluster(etc: Path) -> None:
@@ -117,7 +124,7 @@ def _refuse_a_cluster(etc: Path) -> None:
             raise LabError(f"{path} is there: {why}.")
     if not conf.exists():
         return
-    earlier = Path(conf.read_text().splitlines()[0].removeprefix(f"{MARK} in "))
+    earlier = _folder(conf)
     if any(_alive(earlier / "run" / f"{name}.pid") for name in DAEMONS[:-1]):
         raise LabError(f"another lab runs in {earlier}: lab.py down {earlier} ends it.")
     down(earlier, etc)

@@ -96,6 +96,16 @@ def _begin_on_cluster(plan: Plan, gpus: int | None = None) -> None:
         queue.cancel(jobs)
 
 
+def end_left_over() -> None:
+    """End the jobs that Slurm took while this run was interrupted: its executor never knew them."""
+    from apexbench.cluster import queue
+
+    with contextlib.suppress(UserError):
+        if jobs := queue.left_over(Path.cwd()):
+            say(f"ending the Slurm jobs of this run: {', '.join(jobs)}")
+            queue.cancel(jobs)
+
+
 def succeed(report: Path) -> None:
     """Say where the report is, and what is missing for more."""
     say_apex()
@@ -125,6 +135,7 @@ def fail(plan: Plan, log: Any) -> None:
         lost.write(gone, RESULTS)
         for job in gone:
             say(f"{job.rule}: {job.reason}" + (f"; log: {job.log}" if job.log else ""))
+        end_left_over()
     if not any(Path(index).exists() for index in plan.indexes):
         return
     out = RESULTS / "partial"

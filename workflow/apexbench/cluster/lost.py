@@ -25,7 +25,12 @@ _BLOCK = re.compile(
     r"^Error in (?:rule )?(?P<rule>[^\s:]+):\n(?P<body>.*?)(?=^\[|^Error in |\Z)", re.M | re.S
 )
 _STATE = re.compile(r"SLURM status is: '(?P<state>[A-Z_]+)")
-_REFUSED = re.compile(r"SLURM sbatch failed\. The error message was '(?P<said>[^']*)")
+_REFUSED = re.compile(
+    r"SLURM sbatch failed\. The error message was '(?P<said>.*?)'\.?[ ]*$"
+    # What the plugin asks first: sacct for an account, sacctmgr whether it is one.
+    r"|Job submission failed with exception: (?P<raised>[^\n]*)",
+    re.M | re.S,
+)
 _FIELD = "^    {}: (.*)$"
 
 _REMEDIES = {
@@ -78,8 +83,9 @@ def _lost(rule: str, body: str) -> Lost | None:
         return None
     first = output.split(", ")[0]
     if refused := _REFUSED.search(body):
-        said = refused["said"].strip().splitlines() or ["no reason given"]
-        why = said[-1].removeprefix("sbatch: error: ")
+        told = (refused["said"] or refused["raised"] or "").strip()
+        said = told.splitlines() or ["no reason given, as when it is interrupted"]
+        why = said[-1].removeprefix("sbatch: error: ").rstrip(".")
         reason = f"Slurm did not take its job ({why}): {_REMEDIES['REFUSED']}"
         return Lost(rule, first, "REFUSED", None, None, reason)
     state = _STATE.search(body)

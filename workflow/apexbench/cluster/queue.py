@@ -57,14 +57,24 @@ def check() -> list[str]:
     lines = ask("scontrol", "show", "config").splitlines()
     parts = [line.partition("=") for line in lines]
     settings = {name.strip(): value.strip() for name, _, value in parts}
-    return [sentence] if (sentence := forgetful(settings)) else []
+    return [sentence for sentence in (forgetful(settings), _no_sacct()) if sentence]
+
+
+def _no_sacct() -> str | None:
+    """The executor asks sacct for an account where the profile names none, and fails without."""
+    if shutil.which("sacct") is not None:
+        return None
+    return (
+        "sacct is not a command here: set slurm_account under default-resources in the profile "
+        "(none where accounts do not matter), or no job can be sent."
+    )
 
 
 def forgetful(settings: dict[str, str]) -> str | None:
     """Whether the ends of jobs may go unnoticed: Slurm forgets them sooner than anyone looks."""
     kept = re.match(r"\d+", settings.get("MinJobAge", ""))
     accounting = settings.get("AccountingStorageType", "")
-    if kept is None or int(kept.group()) > LONGEST_LOOK:
+    if kept is None or not 0 < int(kept.group()) <= LONGEST_LOOK:  # 0: never
         return None
     remedy = (
         "ask its administrators for MinJobAge=300"

@@ -76,7 +76,16 @@ def build(recipe: Recipe, root: Path, out: Path, log: Path, echo: bool = False) 
         partial = sif.with_suffix(".partial.sif")
         # %files of a definition are relative to the working folder.
         argv = build_argv(recipe, root, partial)
-        logs.run(argv, log.absolute(), "building the image", echo=echo, folder=root)
+        # Its layers are gigabytes, and a cluster's home folders are small.
+        kept = {"APPTAINER_CACHEDIR": str(sif.parent / "apptainer")}
+        logs.run(
+            argv,
+            log.absolute(),
+            "building the image",
+            environment={**kept, **os.environ},
+            echo=echo,
+            folder=root,
+        )
         os.replace(partial, sif)
     made = describe(sif, recipe.target, key)
     record.write(out, made)
