@@ -62,7 +62,8 @@ CONFIG = {
     "model": {"type": ["string", "object"]},
 }
 DETAILS = {
-    **dict.fromkeys(("precision", "norm", "optimizer"), TEXT),
+    **dict.fromkeys(("precision", "optimizer"), TEXT),
+    "norm": {"type": ["string", "number", "null"]},  # a recipe's, or the length that was clipped
     **dict.fromkeys(("no_device_time", "no_step_time"), TEXT),
     **dict.fromkeys(("parameters", "tokens_per_step", "bytes", "flops", "tutorial_ns"), AMOUNT),
     **dict.fromkeys(("flops_per_token", "flops_per_token_palm"), AMOUNT),
