@@ -117,7 +117,7 @@ def test_a_win_hides_no_other_case() -> None:
         factory.norms(), {0: ("faster", "faster"), 1: ("faster", "slower"), 2: ("slower", None)}
     )
     assert "faster than everything PyTorch ships in 1 of 16 cases" in more.line
-    assert "faster than torch's best eager arm in 1 more (1.50× [" in more.line
+    assert "best eager arm in 1 more with fused_layer_norm (1.50× [" in more.line
     assert more.line.endswith("; torch.compile or a CUDA graph was not measured in 1 of the 16.")
     assert more.where.count("without torch.compile or a CUDA graph") == 1
     unclear = compared(factory.norms(), {0: ("faster", "faster"), 1: ("same", "unclear")})

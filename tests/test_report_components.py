@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 import record_factory as factory
 from apexbench.records import Work
@@ -97,3 +100,22 @@ def test_every_implementation_has_a_short_name() -> None:
     for component, implementations in implementation_names().items():
         if component not in ("ceiling", "compatibility"):
             assert set(implementations) <= set(names.NAMES[component]), component
+
+
+@pytest.mark.parametrize(
+    ("arms", "said"),
+    [(["apex"], ""), (["apex_fast", "apex"], ""), (["apex_fast"], " with FastLayerNorm")],
+)
+def test_a_win_of_another_arm_than_the_part_s_own_is_named(arms, said):
+    case = SimpleNamespace(component="layer_norm")
+    entries = [(case, SimpleNamespace(implementation=name), None) for name in arms]
+    assert answer._with("FusedLayerNorm", entries) == said
+
+
+def test_an_apex_that_was_measured_is_not_called_unusable():
+    records = factory.gpu_records()
+    for record in records:
+        record.provenance["apex"] = {"state": "compiled", "commit": None}
+    text = " ".join(document.build(evidence(*records)).content["abstract"])
+    assert "Apex of an unknown commit" in text
+    assert "no usable Apex" not in text

@@ -111,7 +111,7 @@ def decide(
     if len(won) == total:
         line = (
             f"{part} is faster than everything PyTorch ships in {total} of "
-            f"{numbers.plural(total, 'case')} on this {device}{_span(wins)}."
+            f"{numbers.plural(total, 'case')} on this {device}{_with(part, wins)}{_span(wins)}."
         )
         return tile(YES, "", line)
     eager = [
@@ -120,7 +120,7 @@ def decide(
         if entry[2].verdict == "faster" and entry[0].name not in won
     ]
     if wins or eager:
-        line = f"{part} {_gains(wins, eager, tested, words, device)}"
+        line = f"{part} {_gains(part, wins, eager, tested, words, device)}"
         places = [_where(wins, total, words)] if wins else []
         places += [f"{_where(eager, total, words)}, {EAGER}"] if eager else []
         return tile(ONLY, "; ".join(places), line)
@@ -152,7 +152,16 @@ def _not_worth(part: str, tested: list[Entry], cases: Sequence[Case], device: st
     )
 
 
+def _with(part: str, entries: list[Entry]) -> str:
+    """Which of Apex's arms win, where it is not the one that the part is called after."""
+    won = list(dict.fromkeys(names.name(case, arm) for case, arm, _ in entries))
+    if part in won or not won or any("+" in name for name in won):
+        return ""
+    return f" with {numbers.listing(won)}"
+
+
 def _gains(
+    part: str,
     wins: list[Entry],
     eager: list[Entry],
     tested: list[Entry],
@@ -169,11 +178,12 @@ def _gains(
     parts = []
     if wins:
         parts.append(f"is faster than everything PyTorch ships in {len(won)} {of}")
-        parts[-1] += _span(wins, words)
+        parts[-1] += _with(part, wins) + _span(wins, words)
     if eager:
         count = len({case.name for case, _, _ in eager})
         more = f"{count} more" if wins else f"{count} {of}"
-        parts.append(f"is faster than torch's best eager arm in {more}{_span(eager, words)}")
+        parts.append(f"is faster than torch's best eager arm in {more}")
+        parts[-1] += _with(part, eager) + _span(eager, words)
     text = ", and ".join(parts)
     compiled = {case.name for case, _, versus in tested if versus.baseline == "torch_best"}
     missing = total - len(compiled)

@@ -207,7 +207,9 @@ def _abstract(
         for entry in evidence.provenance("apex")
         if isinstance(entry, dict) and entry.get("commit")
     ]
-    apex = f"Apex at commit {numbers.listing(commits)}" if commits else "no usable Apex"
+    used = any(arm.is_apex and arm.times for case in cases for arm in case.arms)
+    apex = "Apex of an unknown commit" if used else "no usable Apex"
+    apex = f"Apex at commit {numbers.listing(commits)}" if commits else apex
     measured = compared(cases)
     counts = Counter(claim.status for claim in evaluated)
     statuses = [f"{count} {status}" for status, count in sorted(counts.items())]
