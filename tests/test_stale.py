@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from apexbench import disk, inherited, locks, records, stale
+from apexbench import disk, inherited, locks, owner, records, stale
 from apexbench.errors import UserError
 from apexbench.plan import Plan
 from apexbench.runtimes.decide import NATIVE
@@ -91,3 +91,13 @@ def test_two_trainings_of_one_name_are_refused():
 
     with pytest.raises(UserError, match="would both be called 'm-x2': rename a model"):
         _ = Plan(Config(), None, "", NATIVE).models
+
+
+def test_the_last_word_on_a_full_disk_is_ours(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    owner._say_if_full()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(disk, "LEAST_FREE_BYTES", 2**62)
+    owner._say_if_full()
+    assert "free some space, then run the same command again" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import logging
@@ -45,6 +46,7 @@ def begin(plan: Plan, elsewhere: bool = False, gpus: int | None = None) -> None:
         sys.exit(f"apexbench: {error}")
     # On a full disk Snakemake's own log cannot be written: one sentence, not pages of tracebacks.
     logging.raiseExceptions = False
+    atexit.register(_say_if_full)
     processes.announce_owner()
     termination.handle_beside_main()
     if source := source_version():
@@ -104,6 +106,17 @@ def end_left_over() -> None:
         if jobs := queue.left_over(Path.cwd()):
             say(f"ending the Slurm jobs of this run: {', '.join(jobs)}")
             queue.cancel(jobs)
+
+
+def _say_if_full() -> None:
+    """The last word where the disk ran full: Snakemake's own asks for permissions."""
+    from apexbench import disk
+
+    with contextlib.suppress(OSError):
+        try:
+            disk.check_space(Path.cwd(), RESULTS.absolute())
+        except UserError as error:
+            say(str(error))
 
 
 def succeed(report: Path) -> None:
