@@ -10,13 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import record_factory as factory
-from apexbench import records as store
 from apexbench.errors import UserError
-from apexbench.measuring import statistics
 from apexbench.measuring.contention import BUSY_CPU
 from apexbench.records import Work
 from apexbench.report import cases, comparison, evidence, html, recommend, summary
@@ -209,13 +205,3 @@ def test_a_busy_cpu_takes_a_verdict_back(tmp_path, processes) -> None:
     assert found
     assert {v.verdict for v in found} == {"unclear"}
     assert {v.flags for v in found} == {(BUSY_CPU,)}
-
-
-@given(
-    st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.sampled_from([0.01, 0.02, 0.5]),
-)  # fmt: skip
-def test_the_rule_of_verdicts_is_the_one_that_measures(one, two, margin) -> None:
-    low, high = sorted((one, two))
-    assert store.verdict(low, high, margin) == statistics.verdict(low, high, margin)
-    for edge in (1 + margin, 1 / (1 + margin), 1.0):
-        assert store.verdict(edge, edge, margin) == statistics.verdict(edge, edge, margin)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from apexbench import records
 from apexbench.measuring import statistics, stopping
 
 CONFIDENCE = 0.99
@@ -126,7 +127,7 @@ OPPOSITE = {"faster": "slower", "slower": "faster", "same": "same", "unclear": "
 
 
 def judged(interval, margin=0.01):
-    return statistics.verdict(math.exp(interval.low), math.exp(interval.high), margin)
+    return records.verdict(math.exp(interval.low), math.exp(interval.high), margin)
 
 
 @given(times)
@@ -205,7 +206,7 @@ def test_one_outlier_changes_no_verdict_where_blocks_are_short(rounds):
     ],
 )
 def test_the_verdict_comes_from_the_interval_alone(low, high, expected):
-    assert statistics.verdict(low, high, 0.01) == expected
+    assert records.verdict(low, high, 0.01) == expected
 
 
 def test_faster_than_the_best_means_faster_than_every_member():

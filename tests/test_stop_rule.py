@@ -11,6 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from apexbench import records
 from apexbench.measuring import statistics, stopping
 
 CONFIDENCE, MARGIN, PILOT = 0.99, 0.01, 30
@@ -90,7 +91,7 @@ class Run:
         confidence = statistics.member_confidence(CONFIDENCE, self.members)
         interval = statistics.log_ratio(a, b, labels, confidence, self.tick * self.scale)
         ends = math.exp(interval.low), math.exp(interval.high)
-        return interval, statistics.verdict(*ends, MARGIN), outcome
+        return interval, records.verdict(*ends, MARGIN), outcome
 
 
 machines = {

@@ -93,19 +93,21 @@ def _begin_on_cluster(plan: Plan, gpus: int | None = None) -> None:
         )
     for sentence in queue.check():
         say(sentence)
-    if jobs := queue.left_over(Path.cwd()):
-        say(f"ending the Slurm jobs that an earlier run left here: {', '.join(jobs)}")
-        queue.cancel(jobs)
+    _end_jobs("that an earlier run left here")
 
 
 def end_left_over() -> None:
     """End the jobs that Slurm took while this run was interrupted: its executor never knew them."""
+    with contextlib.suppress(UserError):
+        _end_jobs("of this run")
+
+
+def _end_jobs(whose: str) -> None:
     from apexbench.cluster import queue
 
-    with contextlib.suppress(UserError):
-        if jobs := queue.left_over(Path.cwd()):
-            say(f"ending the Slurm jobs of this run: {', '.join(jobs)}")
-            queue.cancel(jobs)
+    if jobs := queue.left_over(Path.cwd()):
+        say(f"ending the Slurm jobs {whose}: {', '.join(jobs)}")
+        queue.cancel(jobs)
 
 
 def _say_if_full() -> None:

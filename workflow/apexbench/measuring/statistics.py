@@ -141,17 +141,6 @@ def location(samples: ArrayLike, blocks: ArrayLike, confidence: float, tick: flo
     return Interval(value, value * math.exp(-reach), value * math.exp(reach))
 
 
-def verdict(low: float, high: float, margin: float) -> str:
-    """``faster``, ``slower``, ``same`` or ``unclear`` from the interval of a speed ratio alone."""
-    if low > 1 + margin:
-        return "faster"
-    if high < 1 / (1 + margin):
-        return "slower"
-    if low >= 1 / (1 + margin) and high <= 1 + margin:
-        return "same"
-    return "unclear"
-
-
 def strongest(intervals: list[Interval]) -> Interval:
     """The interval against the best of several baselines, from those against each member.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from apexbench import records
 from apexbench.measuring import statistics
 from apexbench.measuring.contention import BUSY_CPU
 from apexbench.measuring.sampler import Samples, Settings
@@ -144,7 +145,7 @@ def compared(
         low=low,
         high=high,
         margin=margin,
-        verdict="unclear" if busy_cpu(samples) else statistics.verdict(low, high, margin),
+        verdict="unclear" if busy_cpu(samples) else records.verdict(low, high, margin),
         rounds=len(samples.blocks),
         flags=_flags(samples, candidate, members),
     )
