@@ -94,7 +94,6 @@ def python(job: Job) -> dict[str, str]:
         "PYTHONPATH": str(job.repository / "workflow"),
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUTF8": "1",
     }
 
@@ -107,6 +106,7 @@ def inside(job: Job, runtime: str) -> dict[str, str]:
         **caches(job, runtime),
         **devices(job),
         **python(job),
+        "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": str(base / "home"),
         "TMPDIR": str(base / "tmp"),
         # The caller's uid has no name inside; getpass.getuser() would fail in TorchInductor.
