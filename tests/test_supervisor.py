@@ -139,6 +139,17 @@ def test_a_crash_of_the_inputs_costs_that_case_only(toy):
     assert found["none"].cell("faulty").status == "ok"
 
 
+def test_a_fault_of_our_own_is_charged_to_no_implementation(toy):
+    """The exception comes after the windows, where the heartbeat still names the last arm."""
+    with pytest.raises(UserError, match=r"apexbench itself failed while it measured toy") as caught:
+        run(toy, request("a", "own", "b", measuring={"case_seconds": 0.1}))
+    assert "(LookupError: a fault of our own), which no" in str(caught.value)
+    assert f"read {toy / 'log'}; the records written so far stay" in str(caught.value)
+    assert "Traceback" in (toy / "log").read_text()
+    (kept,) = (toy / "results/records/toy").glob("*.json")
+    assert records.read(kept).config == {"name": "a"}
+
+
 def test_a_second_run_measures_nothing_and_a_changed_request_what_depends_on_it(toy):
     run(toy, request("a", "b"))
     assert run(toy, request("a", "b"))[1]["measured"] == 0

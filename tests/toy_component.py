@@ -10,7 +10,7 @@ import time
 from typing import ClassVar
 
 from apexbench.components.component import Component
-from apexbench.measuring import faults
+from apexbench.measuring import faults, verdicts
 from apexbench.measuring.arms import Arm, Workload
 from apexbench.records import Check, Parity, Work
 
@@ -87,6 +87,15 @@ def _hang():
     time.sleep(3600)
 
 
+def _break_apexbench():
+    """A fault of apexbench's own, after the windows."""
+
+    def broken(*arguments):
+        raise LookupError("a fault of\nour own")
+
+    verdicts.compare = broken
+
+
 def _raise():
     raise MemoryError
 
@@ -155,6 +164,7 @@ def faulty(case):
         "hang": _hang,
         "memory": _raise,
         "kill": _kill,
+        "own": _break_apexbench,
         "fill": _fill,
         "lose": _lose_the_disk,
         "cache": _no_cache,

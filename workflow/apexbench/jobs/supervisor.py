@@ -239,6 +239,12 @@ def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progre
         progress.phase(event["text"])
     elif kind == "refused":
         raise UserError(event["text"])
+    elif kind == "broken":
+        raise UserError(
+            f"apexbench itself failed while it measured {job.request.component} "
+            f"({_one_line(event['text'])}), which no implementation is charged with: read "
+            f"{job.log}; the records written so far stay, and the same command goes on from them."
+        )
     elif kind == "lost":
         job.lost.setdefault(event["key"], {})[event["implementation"]] = ("failed", event["reason"])
     elif kind == "record":
@@ -251,3 +257,7 @@ def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progre
         progress.record(len(job.done))
         return None
     return current
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200]

@@ -21,6 +21,7 @@ from apexbench.processes import die_with_parent
 
 EXIT_DEVICE_LOST = 17
 EXIT_REFUSED = 18
+EXIT_BROKEN = 19
 STARTING_S = 120
 """Importing takes as long as a busy machine and a shared disk let it, whatever a case may take."""
 
@@ -44,7 +45,8 @@ def main(path: str) -> int:
     """Run the job of ``path``; 0 at its end (or its time's), 17 when the device was lost.
 
     18 when nothing can be measured or kept here, whichever implementation runs (a wrong request, a
-    full disk): the sentence for the person goes to the supervisor.
+    full disk): the sentence for the person goes to the supervisor. 19 for an exception outside every
+    implementation: apexbench's own fault (or a plug-in's), which is charged to no cell.
     """
     die_with_parent()
     begin = time.perf_counter()
@@ -68,6 +70,14 @@ def main(path: str) -> int:
         logging.getLogger(__name__).error("%s", error)
         events.send("refused", text=str(error))
         return EXIT_REFUSED
+    except Exception as error:
+        # What implementations raise is a cell's status by now. Not so where another rank's end,
+        # of which this one may hear first, can be behind it.
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise
+        logging.getLogger(__name__).exception("outside every implementation")
+        events.send("broken", text=f"{type(error).__name__}: {error}")
+        return EXIT_BROKEN
 
 
 def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
