@@ -33,8 +33,12 @@ WITH_TORCH := $(if $(filter 0,$(TORCH)),,.venv/.installed-torch-$(TORCH_VERSION)
 # What .venv holds and nothing else: no module of the caller's.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 export PYTHONNOUSERSITE := 1
+# `python -m` would put the working folder, whatever lies there, first on the module path.
+APEXBENCH := $(BIN)/python -P -m apexbench
 # Snakemake needs a cache of its own and cannot start where HOME is read-only.
-SNAKEMAKE := XDG_CACHE_HOME="$$PWD/.snakemake/cache" $(BIN)/python -m snakemake
+SNAKEMAKE := PYTHONSAFEPATH=1 XDG_CACHE_HOME="$$PWD/.snakemake/cache" $(BIN)/python -m snakemake
+# Snakemake runs Python that a file of --configfile may hold; ours reads it first, and refuses that.
+CHECK_FLAGS = $(if $(strip $(SNAKEMAKE_FLAGS)),$(APEXBENCH) given -- $(SNAKEMAKE_FLAGS) && )
 
 .DELETE_ON_ERROR:
 .PHONY: help report slurm test soak install apex image reference paper doctor lint lock clean
@@ -57,13 +61,13 @@ help:
 install: $(BASE) $(WITH_TORCH)
 
 report: install
-	@PATH="$$PWD/$(BIN):$$PATH" $(SNAKEMAKE) --cores 1 $(SNAKEMAKE_FLAGS)
+	@$(CHECK_FLAGS)PATH="$$PWD/$(BIN):$$PATH" $(SNAKEMAKE) --cores 1 $(SNAKEMAKE_FLAGS)
 	@printf 'report: %s\n' "$$PWD/results/report.html"
 
 # The login node has no GPU, the nodes have: torch's CUDA build, from pip's own index.
 slurm: TORCH_INDEX :=
 slurm: install $(WITH_SLURM)
-	@PATH="$$PWD/$(BIN):$$PATH" $(SNAKEMAKE) --workflow-profile '$(PROFILE)' $(SNAKEMAKE_FLAGS)
+	@$(CHECK_FLAGS)PATH="$$PWD/$(BIN):$$PATH" $(SNAKEMAKE) --workflow-profile '$(PROFILE)' $(SNAKEMAKE_FLAGS)
 	@printf 'report: %s\n' "$$PWD/results/report.html"
 
 test: $(BASE) $(WITH_TORCH) $(DEV)
@@ -79,24 +83,24 @@ ifneq ($(SLURM),0)
 endif
 
 doctor: install
-	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m apexbench doctor
+	@PATH="$$PWD/$(BIN):$$PATH" $(APEXBENCH) doctor
 
 image: $(BASE)
-	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m apexbench image build
+	@PATH="$$PWD/$(BIN):$$PATH" $(APEXBENCH) image build
 
 # Apex builds without isolation: what its build needs comes from the image's lock, by hash.
 apex: install
 	@$(PIP) install --quiet --require-hashes --only-binary=:all: -r docker/requirements.lock
-	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m apexbench image native
+	@PATH="$$PWD/$(BIN):$$PATH" $(APEXBENCH) image native
 
 reference: install
-	@$(BIN)/python -m apexbench reference $(if $(FORCE),--force)
+	@$(APEXBENCH) reference $(if $(FORCE),--force)
 
 paper: $(BASE)
 	@set -e; for records in results/reference/*/; do \
 		if [ ! -d "$$records" ]; then echo 'results/reference/ holds no run: make one with `make reference`.' >&2; exit 2; fi; \
 		machine=$$(basename "$$records"); \
-		$(BIN)/python -m apexbench report --records "results/reference/$$machine" --out "results/report/$$machine"; \
+		$(APEXBENCH) report --records "results/reference/$$machine" --out "results/report/$$machine"; \
 		printf 'report: %s\n' "$$PWD/results/report/$$machine/report.html" "$$PWD/results/report/$$machine/report.pdf"; \
 	done
 

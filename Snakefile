@@ -13,7 +13,12 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
 from apexbench import owner, plan as plans
 
-PLAN = plans.load(Path(workflow.basedir), config, in_job=workflow.remote_exec)
+PLAN = plans.load(
+    Path(workflow.basedir),
+    config,
+    in_job=workflow.remote_exec,
+    configfiles=workflow.overwrite_configfiles,
+)
 APEXBENCH = PLAN.command()
 MEASURE = PLAN.command(measuring=True)
 

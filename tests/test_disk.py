@@ -175,3 +175,21 @@ def test_results_that_cannot_be_written_are_named_before_a_run(tmp_path, monkeyp
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != place and may(path, mode))
     with pytest.raises(UserError, match=f"{place} cannot be written .*make it writable"):
         disk.check_folder(tmp_path)
+
+
+def test_a_write_protected_output_is_found_before_the_run_begins(tmp_path, monkeypatch):
+    results = tmp_path / "my results"
+    record = results / "records/toy/toy-a-0123456789abcdef.json"
+    figure = results / "report/figures/ratio.svg"
+    for path in (record, figure):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    protected = {record}
+    monkeypatch.setattr(disk.os, "access", lambda path, mode: Path(path) not in protected)
+    disk.check_outputs(results)  # a record is written once
+    protected.add(figure)
+    with pytest.raises(UserError) as caught:
+        disk.check_outputs(results)
+    assert str(caught.value).startswith(f"{figure} is write-protected")
+    assert f"`chmod u+w '{figure}'`" in str(caught.value)
+    assert str(caught.value).endswith(INTACT)

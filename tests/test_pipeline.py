@@ -269,3 +269,4 @@ def test_a_lost_job_leaves_a_partial_report_that_names_it(project):
     assert "results/logs/toy.log" in re.sub("<[^>]*>", "", page)  # less where it may break
     assert "broken on purpose" in (project.folder / "results/logs/toy.log").read_text()
     assert project.run().returncode == 0
+    assert not (project.folder / "results/partial").exists()  # the whole report replaces it

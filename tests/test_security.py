@@ -94,10 +94,10 @@ def test_the_command_itself_is_words(monkeypatch, tmp_path):
     plan = plans.load(ROOT, {"preset": "quick"})
     for measuring in (False, True):
         words = shlex.split(plan.command(measuring=measuring))
-        assert words[:3] == [hostile, "-m", "apexbench"]
+        assert words[:4] == [hostile, "-P", "-m", "apexbench"]
     words = shlex.split(plan.training_command(next(iter(plan.models))))
     assert words == shlex.split(plan.command(measuring=True))
-    assert shlex.split(plan.build_command())[:3] == [hostile, "-m", "apexbench"]
+    assert shlex.split(plan.build_command())[:4] == [hostile, "-P", "-m", "apexbench"]
 
 
 def test_what_the_image_is_built_from_is_words(monkeypatch, tmp_path):

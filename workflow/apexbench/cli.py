@@ -70,6 +70,29 @@ def execute(context: typer.Context) -> None:
     raise typer.Exit(module.main(context.args))
 
 
+@app.command(
+    hidden=True,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    add_help_option=False,
+)
+def given(context: typer.Context) -> None:
+    """Check what is given to Snakemake with --configfile and --config before it reads that."""
+    from apexbench.config import given as module
+
+    module.check(context.args)
+
+
+@app.command(hidden=True)
+def configuration(
+    text: Annotated[str, typer.Option(help="The effective configuration, as JSON.")],
+    out: Annotated[Path, typer.Option(callback=a_file, help="The JSON file to write.")],
+) -> None:
+    """Write the effective configuration of a run."""
+    from apexbench import records
+
+    records.write_text_atomically(out, text + "\n")
+
+
 @app.command()
 def machine(
     out: Annotated[Path, typer.Option(callback=a_file, help="The JSON file to write.")],

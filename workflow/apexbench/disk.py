@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -113,6 +114,26 @@ def check_folder(project: Path) -> None:
             f"{place} cannot be written ({error.strerror}): make it writable, or run a copy of "
             "the project elsewhere."
         ) from error
+
+
+def check_outputs(results: Path) -> None:
+    """Refuse to begin where a run's output is write-protected: Snakemake would only find it later.
+
+    Not records: those are written once, and one that is read-only is as good as another. Raises
+    UserError.
+    """
+    places = [
+        *results.glob("*"),
+        *results.glob("report/*/*"),
+        *results.glob("records/**/index.json"),
+    ]
+    for place in sorted(places):
+        if place.exists() and not place.is_symlink() and not os.access(place, os.W_OK):
+            raise UserError(
+                f"{place} is write-protected, and this run may make it again: allow it with "
+                f"`chmod u+w {shlex.quote(str(place))}`, or move it away, then run the same "
+                "command again; earlier records are intact."
+            )
 
 
 def check_space(*folders: Path) -> None:

@@ -19,7 +19,10 @@ def forget_foreign_modules() -> None:
 
     A native job and a container ignore it (see ``runtimes.environment``), so a torch or an Apex
     that lies there must not enter the fingerprint. Where Snakemake itself came from it, it stays.
+    Nor in the working folder, which `python -m snakemake` puts first on the path.
     """
+    here = os.getcwd()
+    sys.path[:] = [part for part in sys.path if part and os.path.abspath(part) != here]
     package = str(Path(__file__).parents[1])
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     foreign = {os.path.abspath(part) for part in given} - {package}

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from apexbench.plan import Plan
 from apexbench.records import sweep
 
 RESULTS = Path("results")
+PARTIAL = RESULTS / "partial"
 _held: list[Any] = []
 
 
@@ -41,6 +43,7 @@ def begin(plan: Plan, elsewhere: bool = False, gpus: int | None = None) -> None:
     try:
         _held.append(locks.run_lock(RESULTS.absolute()))
         disk.check_space(Path.cwd(), RESULTS.absolute())
+        disk.check_outputs(RESULTS)
         sweep(RESULTS)
     except UserError as error:
         sys.exit(f"apexbench: {error}")
@@ -122,7 +125,9 @@ def _say_if_full() -> None:
 
 
 def succeed(report: Path) -> None:
-    """Say where the report is, and what is missing for more."""
+    """Say where the report is and what is missing for more; a lost run's partial one goes."""
+    if not PARTIAL.is_symlink():
+        shutil.rmtree(PARTIAL, ignore_errors=True)
     say_apex()
     if report.exists():
         say(f"report: {report.absolute()}")
@@ -153,9 +158,10 @@ def fail(plan: Plan, log: Any) -> None:
         end_left_over()
     if not any(Path(index).exists() for index in plan.indexes):
         return
-    out = RESULTS / "partial"
+    out = PARTIAL
     command = [
         sys.executable,
+        "-P",
         "-m",
         "apexbench",
         "report",

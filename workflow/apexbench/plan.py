@@ -8,7 +8,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from apexbench import config as configs
 from apexbench import dependencies, disk, inherited, records, stale
 from apexbench.cluster import fingerprint, steps
 from apexbench.components.names import implementation_names
-from apexbench.config import Config
+from apexbench.config import Config, given
 from apexbench.errors import UserError
 from apexbench.image import planned
 from apexbench.jobs.request import Request, sources
@@ -216,7 +216,7 @@ class Plan:
 
     def command(self, *, measuring: bool = False, nodes: int = 1) -> str:
         """The shell words that run apexbench here, or inside the runtime with the device locked."""
-        words = [sys.executable, "-m", "apexbench"]
+        words = [sys.executable, "-P", "-m", "apexbench"]
         if measuring:
             words += ["exec", "--runtime", self.runtime.name, "--device", self.config.device]
             words += ["--nodes", str(nodes)] if nodes > 1 else []
@@ -232,8 +232,8 @@ class Plan:
         """The shell words of the image's rule: supervised, so that it ends with the run."""
         return shlex.join(
             [
-                *(sys.executable, "-m", "apexbench", "exec", "--runtime", "native", "--no-lock"),
-                *("--", "image", "build"),
+                *(sys.executable, "-P", "-m", "apexbench", "exec", "--runtime", "native"),
+                *("--no-lock", "--", "image", "build"),
             ]
         )
 
@@ -255,15 +255,24 @@ def divided(case: Mapping[str, Any], at_once: int | None) -> list[dict[str, Any]
     ]
 
 
-def load(root: Path, overrides: Mapping[str, Any], in_job: bool = False) -> Plan:
+def load(
+    root: Path,
+    overrides: Mapping[str, Any],
+    in_job: bool = False,
+    configfiles: Sequence[Path] = (),
+) -> Plan:
     """The plan of the repository at ``root``; a UserError ends the program with its sentence.
 
-    ``in_job`` says that this Snakemake runs one job of another one's, on a cluster's node. Sets
+    ``in_job`` says that this Snakemake runs one job of another one's, on a cluster's node.
+    ``configfiles`` are those that ``overrides`` came from, read again, strictly. Sets
     what the jobs inherit: PYTHONPATH, the number of threads, the run's id.
     """
     inherited.forget_foreign_modules()
     try:
         disk.check_folder(Path.cwd())
+        if not in_job:
+            given.check_files(map(Path, configfiles))
+            given.check_values(given.values(sys.argv[1:]))
         requested = str(overrides.get("device", "auto"))
         runtime = planned.decision(root, overrides)
         has_gpu = device_choice("auto", runtime.contained).device == "cuda"

@@ -9,7 +9,7 @@ rule configuration:
     message:
         "Writing the effective configuration"
     shell:
-        "printf '%s\\n' {params.text:q} > {output:q}"
+        "{APEXBENCH} configuration --text={params.text:q} --out {output:q}"
 
 
 rule machine:

@@ -45,8 +45,8 @@ def main(path: str) -> int:
     """Run the job of ``path``; 0 at its end (or its time's), 17 when the device was lost.
 
     18 when nothing can be measured or kept here, whichever implementation runs (a wrong request, a
-    full disk): the sentence for the person goes to the supervisor. 19 for an exception outside every
-    implementation: apexbench's own fault (or a plug-in's), which is charged to no cell.
+    full disk): the sentence for the person goes to the supervisor. 19 for an exception outside
+    every implementation: apexbench's own fault (or a plug-in's), which is charged to no cell.
     """
     die_with_parent()
     begin = time.perf_counter()
