@@ -206,6 +206,21 @@ def test_held_out_loss_is_taken_at_loss_steps_even_if_timing_goes_on():
     assert first["held_out_loss"] == pytest.approx(second["held_out_loss"], rel=1e-4)
 
 
+@pytest.mark.parametrize("calls", [3, 7, 10, 16])
+def test_held_out_loss_is_of_that_step_whatever_a_window_holds(calls):
+    work = workload(loss_steps=10)
+    timed, untimed = arm(work, "fp32+torch+fused"), arm(work, "fp32+torch+fused")
+    while timed.progress.steps < 10:
+        timed.prepare(calls)
+        for index in range(calls):
+            timed.call(index)
+        timed.finish()
+    first, second = work.details(timed), work.details(untimed)
+    assert first["held_out_step"] == second["held_out_step"] == 10
+    assert first["held_out_loss"] == second["held_out_loss"]
+    assert first["losses"][:10] == second["losses"][:10]
+
+
 @pytest.mark.parametrize("label", ["fp32+torch+default", "fp32+torch+fused", "fp16+torch+fused"])
 def test_each_seed_of_the_loss_runs_starts_afresh(label):
     work = workload(loss_steps=4, seeds=2)

@@ -50,7 +50,8 @@ class TrainingArm(Arm):
     """Trains its own copy of the model: forward, loss, backward, optimizer step, zero_grad.
 
     Losses, scales and skipped steps are read from the device between windows only, and so is the
-    held-out loss, as soon as ``loss_steps`` steps are done. Raises Unsupported where the recipe
+    held-out loss, when exactly ``loss_steps`` steps are done: a window that would pass them begins
+    after them, and the steps before it are not timed. Raises Unsupported where the recipe
     cannot run here; ``finish`` raises Diverged as :class:`Progress` says.
     """
 
@@ -105,8 +106,18 @@ class TrainingArm(Arm):
             with sized(self.shared.config):
                 self._graph = CapturedStep(self)
             self.finish()
+        left = self.shared.loss_steps - self.progress.steps
+        if 0 < left < calls:  # the held-out loss is of that very step, whatever a window holds
+            self._window = self._next(left)
+            for index in range(left):
+                self.call(index)
+            self.finish()
+        self._window = self._next(calls)
+
+    def _next(self, calls: int) -> list[tuple[Tensor, float]]:
+        """Batch and learning rate of the next steps."""
         peak, first = self.shared.config.learning_rate, self.progress.steps
-        self._window = [
+        return [
             (self.shared.batches.train(step), learning_rate(step, peak))
             for step in range(first, first + calls)
         ]
