@@ -21,9 +21,11 @@ from conftest import require, require_tool
 
 USER = "apexbench-ci"
 BASE = "localhost/base:latest"
-# Some machines of CI lack CAP_SYS_RESOURCE and systemd; a user's needs neither line.
+# Some machines of CI lack CAP_SYS_RESOURCE, systemd, and a /dev/net/tun that users may open; a
+# user's needs none of these lines.
 CONTAINERS_CONF = """\
 [containers]
+netns = "host"
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
 [engine]
 runtime = "runc"

@@ -27,6 +27,7 @@ from image_recipe import DIGEST
             "usermod -aG docker",
         ),
         ("Cannot connect to the Docker daemon at unix:///x", "systemctl start docker"),
+        ("failed to read from slirp4netns sync pipe: EOF", 'netns = "host"'),
         ("something else", "its last lines stand above."),
     ],
 )

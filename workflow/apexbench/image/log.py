@@ -48,6 +48,13 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         "write the registry too, such as docker.io/pytorch/pytorch",
     ),
     (
+        r"slirp4netns|/dev/net/tun|could not find pasta",
+        "a rootless engine cannot make the network of its build",
+        "let this user open it (sudo chmod a+rw /dev/net/tun; slirp4netns or pasta must be "
+        'installed), or write netns = "host" under [containers] in '
+        "~/.config/containers/containers.conf",
+    ),
+    (
         r"could not resolve host|temporary failure in name resolution|no such host|dial tcp"
         r"|network is unreachable|connection refused|i/o timeout|tls handshake timeout",
         "the network does not reach a server that the build needs",
