@@ -23,7 +23,7 @@ from apexbench.runtimes.apptainer import Apptainer
 from apexbench.runtimes.decide import NATIVE, Decision
 from apexbench.runtimes.runtime import Job
 from conftest import ROOT
-from pipeline import Project
+from pipeline import Project, python_with_toy
 
 # What the job 7 of nodes n1 and n2 is told; both are this machine.
 SCONTROL = """\
@@ -172,7 +172,7 @@ def test_the_image_is_recorded_where_the_profile_says(tmp_path, where):
     }.items():
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
         (tools / name).chmod(0o755)
-    project = Project(tmp_path / "bench")
+    project = Project(tmp_path / "bench", python_with_toy(tmp_path / "venv"))  # Slurm takes no spaces
     sif = tmp_path / "apexbench.sif"
     sif.touch()
     project.configure(f"image: {{sif: {sif}, build_on: {where}}}\nruntime: apptainer\n")
