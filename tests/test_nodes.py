@@ -172,7 +172,8 @@ def test_the_image_is_recorded_where_the_profile_says(tmp_path, where):
     }.items():
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
         (tools / name).chmod(0o755)
-    project = Project(tmp_path / "bench", python_with_toy(tmp_path / "venv"))  # Slurm takes no spaces
+    python = python_with_toy(tmp_path / "venv")  # Slurm takes no spaces, which a clone may have
+    project = Project(tmp_path / "bench", python)
     sif = tmp_path / "apexbench.sif"
     sif.touch()
     project.configure(f"image: {{sif: {sif}, build_on: {where}}}\nruntime: apptainer\n")
