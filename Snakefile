@@ -11,7 +11,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
-from apexbench import owner, plan as plans
+from apexbench import broken_pipe, owner, plan as plans
+
+broken_pipe.outlive()
 
 PLAN = plans.load(
     Path(workflow.basedir),

@@ -144,6 +144,16 @@ def test_a_run_killed_while_it_writes_the_report_resumes(project, finished):
     assert kills.outcome(project) == kills.outcome(finished[0])
 
 
+def test_a_run_whose_output_nobody_reads_any_more_ends(project):
+    running = project.start()
+    assert running.stdout is not None
+    running.stdout.readline()
+    running.stdout.close()  # as `| head -1` does
+    assert running.wait(timeout=120) == 0
+    assert project.index()["measured"] == 2
+    assert (project.folder / "results/report.html").is_file()
+
+
 def test_what_changes_is_measured_again_and_nothing_else(project):
     assert project.run().returncode == 0
     first = set(project.records())

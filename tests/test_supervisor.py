@@ -86,6 +86,10 @@ def test_faults_cost_their_own_cells_only(toy):
     assert "an illegal memory access" in sticky.reason
     assert "hung" in hang.reason
     assert "4 s" in hang.reason
+    # What has no room beside the others is tried once more beside torch's default alone.
+    memory = found.pop("memory")
+    assert [cell.implementation for cell in memory.cells] == ["steady", "faulty"]
+    assert memory.cell("steady").status == "ok"
     for record in found.values():
         assert record.cell("steady").status == record.cell("quick").status == "ok"
         assert 199_000 < record.cell("steady").quantities["step_time"].value < 10_000_000

@@ -11,7 +11,7 @@ from typing import Any
 
 from apexbench.components.component import Component
 from apexbench.errors import UserError
-from apexbench.jobs import preparing
+from apexbench.jobs import groups, preparing
 from apexbench.jobs.preparing import Context, Running
 from apexbench.measuring import evidence, faults, verdicts
 from apexbench.measuring.arms import Arm, Workload
@@ -51,7 +51,7 @@ def measure(
     implementation takes the device context with it; the caller starts a fresh process.
     """
     started, begin = _now(), time.perf_counter()
-    running = Running({})
+    running = Running({}, anchor=groups.anchor(case, component.baselines(case)))
     chosen = [component.implementations[name] for name in names]
     for entry in chosen:
         running.cells[entry.name] = preparing.cell_for(entry, context, lost)
@@ -95,7 +95,8 @@ def measure(
             context.timer.cache_bytes,
             context.device,
         ),
-        cells=list(running.cells.values()),
+        cells=[cell for name, cell in running.cells.items() if name not in running.displaced],
+        displaced=running.displaced,
         comparisons=[],
         baselines={},
         sampling={

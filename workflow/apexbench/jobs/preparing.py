@@ -57,6 +57,8 @@ class Running:
 
     cells: dict[str, Cell]
     arms: dict[str, Arm] = field(default_factory=dict)
+    anchor: list[str] = field(default_factory=list)
+    displaced: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -111,6 +113,9 @@ def fault(name: str, error: BaseException, context: Context, running: Running) -
         with contextlib.suppress(Exception):
             arm.close()
     del arm
+    # Alone, or beside the anchor alone, it would fit in no group; else it gets another one.
+    if cell.status == "out_of_memory" and set(running.arms) - set(running.anchor):
+        running.displaced.append(name)
     error.__traceback__ = None
     free(context.device)
 

@@ -57,6 +57,11 @@ class Progress:
         """Note a phase in the log only."""
         self._write(f"{self._component}:   {text}")
 
+    def more(self, total: int) -> None:
+        """Count ``total`` cases from now on: arms had no room beside the others of one."""
+        self._total = total
+        self._say("arms without room in the memory follow in a group of their own")
+
     def record(self, done: int) -> None:
         """A record was written."""
 

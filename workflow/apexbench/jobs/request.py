@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,11 @@ class Request:
 
     def tasks(self) -> list[Task]:
         """Every record to be had, process by process."""
+        task = self.task_of()
+        return [task(case, process) for process in self.processes for case in self.expanded()]
+
+    def task_of(self) -> Callable[[dict[str, Any], int], Task]:
+        """The function from a case and a process's number to their task."""
         source = records.source_digest(sources(self.component))
         shared = {
             "component": self.component,
@@ -94,16 +100,14 @@ class Request:
             "image": self.image,
             "schema": records.SCHEMA_VERSION,
         }
-        return [
-            Task(case, process, records.digest({**shared, "case": case, "process": process}))
-            for process in self.processes
-            for case in self.expanded()
-        ]
+        return lambda case, process: Task(
+            case, process, records.digest({**shared, "case": case, "process": process})
+        )
 
 
 def sources(component: str) -> list[Path]:
     """The files that a component's measurements depend on; also the inputs of its rule."""
-    jobs = [PACKAGE / "jobs" / name for name in ("case.py", "preparing.py")]
+    jobs = [PACKAGE / "jobs" / name for name in ("case.py", "groups.py", "preparing.py")]
     measuring = [*sorted((PACKAGE / "measuring").glob("*.py")), *jobs]
     if component == "transformer":
         parts = {path for name in PARTS for path in own_sources(name)}

@@ -19,7 +19,7 @@ from typing import Any
 from apexbench import records
 from apexbench.cluster import fingerprint
 from apexbench.errors import UserError
-from apexbench.jobs import child, launch
+from apexbench.jobs import child, groups, launch
 from apexbench.jobs.progress import Progress
 from apexbench.jobs.provenance import gpu
 from apexbench.jobs.request import Request, Task
@@ -46,6 +46,7 @@ class Job:
     request: Request
     folder: Path
     log: Path
+    tasks: list[Task]
     done: dict[str, str] = field(default_factory=dict)
     lost: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
     killed: set[str] = field(default_factory=set)
@@ -76,16 +77,15 @@ def run(
     request = fingerprint.settled(request)
     if request.device == "cuda":
         gpu(request)
-    job = Job(request, out.parent, log, until=until)
-    tasks = request.tasks()
-    progress = progress or Progress(request.component, len(tasks), log)
-    _find_done(job, tasks)
+    job = Job(request, out.parent, log, request.tasks(), until=until)
+    _find_done(job, list(job.tasks))
+    progress = progress or Progress(request.component, len(job.tasks), log)
     progress.start(len(job.done))
     log.parent.mkdir(parents=True, exist_ok=True)
     for process in request.processes:
-        own = [task for task in tasks if task.process == process]
+        own = [task for task in job.tasks if task.process == process]
         for legacy in dict.fromkeys(launch.legacy(task) for task in own):
-            _measure(job, [task for task in own if launch.legacy(task) == legacy], progress)
+            _measure(job, process, legacy, progress)
     _check_kept(job)
     job.seconds["total"] = time.monotonic() - begin
     index = {
@@ -97,7 +97,7 @@ def run(
         "measured": job.measured,
         "records": [
             {"file": job.done[task.key], "key": task.key, "process": task.process}
-            for task in tasks
+            for task in job.tasks
             if task.key in job.done
         ],
         "killed": [
@@ -111,12 +111,12 @@ def run(
                 "status": "unavailable",
                 "reason": "the time given ended before it",
             }
-            for task in tasks
+            for task in job.tasks
             if task.key not in job.done
         ],
     }
     records.write_text_atomically(out, json.dumps(index, indent=1) + "\n")
-    progress.finish(job.measured, len(tasks))
+    progress.finish(job.measured, len(job.tasks))
 
 
 def cache_folder(records_folder: Path) -> Path:
@@ -128,8 +128,7 @@ def cache_folder(records_folder: Path) -> Path:
 
 
 def _find_done(job: Job, tasks: list[Task]) -> None:
-    if not job.folder.is_dir():
-        return
+    """Note which of ``tasks`` have a record, and the tasks that follow from those."""
     present = {path.stem.rsplit("-", 1)[-1]: path for path in job.folder.glob("*-*.json")}
     for task in tasks:
         if (path := present.get(task.key)) is not None:
@@ -138,6 +137,16 @@ def _find_done(job: Job, tasks: list[Task]) -> None:
                 raise records.misplaced(path)
             if not record.killed:  # else measured again
                 job.done[task.key] = path.name
+                if (beside := groups.following(record)) is not None:
+                    _follow(job, beside, task.process)
+
+
+def _follow(job: Job, case: dict[str, Any], process: int) -> None:
+    """Take in the task of arms that had no room beside the others of their case."""
+    task = job.request.task_of()(case, process)
+    if task not in job.tasks:
+        job.tasks.append(task)
+        _find_done(job, [task])
 
 
 def _is_of(record: records.Record, task: Task, request: Request) -> bool:
@@ -162,9 +171,16 @@ def _check_kept(job: Job) -> None:
             )
 
 
-def _measure(job: Job, tasks: list[Task], progress: Progress) -> None:
+def _measure(job: Job, process: int, legacy: str | None, progress: Progress) -> None:
+    def left_over() -> list[Task]:
+        return [
+            task
+            for task in job.tasks
+            if (task.process, launch.legacy(task)) == (process, legacy) and task.key not in job.done
+        ]
+
     idle = 0
-    while (left := [task for task in tasks if task.key not in job.done]) and not job.over:
+    while (left := left_over()) and not job.over:
         before = len(job.done), sum(len(entry) for entry in job.lost.values())
         end = _child(job, left, progress)
         if end.status == 0:
@@ -256,6 +272,9 @@ def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progre
             )
         progress.record(len(job.done))
         return None
+    elif kind == "following":
+        _follow(job, event["case"], event["process"])
+        progress.more(len(job.tasks))
     return current
 
 

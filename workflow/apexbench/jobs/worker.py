@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def main(path: str) -> int:
 
 
 def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
-    from apexbench.jobs import case, catalogue, preparing, provenance
+    from apexbench.jobs import case, catalogue, groups, preparing, provenance
     from apexbench.jobs.request import Request
     from apexbench.measuring import faults
     from apexbench.measuring.beat import Beat
@@ -115,10 +116,11 @@ def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
     # What was imported lives as long as the process: no collection need look at it again.
     gc.collect()
     gc.freeze()
-    for task in job["tasks"]:
+    tasks = list(job["tasks"])
+    for task in tasks:  # grows by the groups of arms that had no room
         if job["until"] is not None and time.time() >= job["until"]:
             break
-        names = component.names(task["case"], request.implementations)
+        names = groups.arms(task["case"], component.names(task["case"], request.implementations))
         events.send("case", key=task["key"], label=component.label(task["case"]))
         context.process = task["process"]
         try:
@@ -132,6 +134,11 @@ def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
             return EXIT_DEVICE_LOST
         written = records.write(record, Path(job["folder"]))
         events.send("record", key=task["key"], file=written.name, seconds=record.seconds)
+        if (beside := groups.following(record)) is not None:
+            following = request.task_of()(beside, task["process"])
+            events.send("following", case=beside, process=task["process"])
+            if not any(Path(job["folder"]).glob(f"*-{following.key}.json")):
+                tasks.append({**asdict(following), "lost": {}})
     return 0
 
 

@@ -107,6 +107,9 @@ def _absent(record: Record, members: list[str]) -> str:
         for cell in record.cells
         if cell.implementation in members
     ]
+    states += [
+        f"{name} had no room in memory beside these" for name in record.displaced if name in members
+    ]
     return "; ".join(states) or "not among the implementations asked for"
 
 

@@ -7,6 +7,7 @@ nanoseconds per call in the summaries. Everything the report says is computed fr
 
 from apexbench.records.model import (
     BASELINES,
+    BESIDE,
     KILLED,
     QUANTITIES,
     SCHEMA_VERSION,
@@ -47,6 +48,7 @@ from apexbench.records.text import (
 
 __all__ = [
     "BASELINES",
+    "BESIDE",
     "KILLED",
     "QUANTITIES",
     "SCHEMA_PATH",

@@ -19,6 +19,8 @@ QUANTITIES = ("device_time", "step_time")
 BASELINES = ("torch_default", "torch_eager_best", "torch_best")
 KILLED = "killed by signal 9 from outside"
 """How the reason of a cell begins whose process was killed, and not for the lack of memory."""
+BESIDE = "beside"
+"""The key of a later group's case: its ``number``, the baselines ``held``, and all its ``arms``."""
 VERDICTS = ("faster", "slower", "same", "unclear")
 
 
@@ -156,6 +158,8 @@ class Record:
     state: list[dict[str, Any]]
     seconds: dict[str, float]
     schema_version: int = SCHEMA_VERSION
+    displaced: list[str] = field(default_factory=list)
+    """Implementations that had no room beside these cells; another record of the case has them."""
 
     @property
     def killed(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from apexbench.measuring.contention import BUSY_CPU
-from apexbench.records import BASELINES, Cell, Record, Work, digest
+from apexbench.records import BASELINES, BESIDE, Cell, Record, Work, digest
 from apexbench.report.names import readable
 from apexbench.report.repeats import Estimate, combine, verdict
 
@@ -80,6 +80,11 @@ class Case:
         return self.records[0].provenance
 
     @property
+    def processes(self) -> int:
+        """How many fresh processes measured it; each has a record for every group of its arms."""
+        return len({record.process for record in self.records})
+
+    @property
     def device(self) -> tuple[str, str]:
         """What a comparison may not span: GPU model and node."""
         return identity(self.records[0])
@@ -135,8 +140,9 @@ def compared(cases: Iterable[Case]) -> list[Case]:
 
 
 def _divides(record: Record) -> tuple[str, ...]:
-    """Keys that tell records of one case apart: process, and the group of a model's recipes."""
-    return ("process", "group", "recipes") if "group" in record.config else ("process",)
+    """Keys that tell records of one case apart: process, and the groups of its arms."""
+    own = ("group", "recipes") if "group" in record.config else ()
+    return ("process", BESIDE, *own)
 
 
 def _mark(place: tuple[str, str], places: list[tuple[str, str]]) -> str:
@@ -160,9 +166,15 @@ def _case(group: list[Record], mark: str) -> Case:
         config=first.config,
         work=first.work,
         arms=[_arm(name, group) for name in names],
-        baselines={name: _told(first, entry) for name, entry in first.baselines.items()},
+        baselines={name: _told(first, _of_any_group(name, group)) for name in first.baselines},
         records=group,
     )
+
+
+def _of_any_group(name: str, group: list[Record]) -> dict[str, Any]:
+    """A baseline as the first record has it that measured one of its members."""
+    entries = [record.baselines[name] for record in group if name in record.baselines]
+    return next((entry for entry in entries if entry["members"]), entries[0])
 
 
 def _told(record: Record, baseline: dict[str, Any]) -> dict[str, Any]:

@@ -105,8 +105,8 @@ def _measured(case: Case, arm: Arm, trained: bool) -> Entry:
         text = f"{mark} {vocabulary.status(arm.status)}"
         return Entry(text, tone="lost", note=arm.reason or "")
     note = arm.reason or ""
-    if len(case.records) > 1:
-        note = f"{numbers.plural(len(case.records), 'process', 'processes')}. {note}".strip()
+    if case.processes > 1:
+        note = f"{numbers.plural(case.processes, 'process', 'processes')}. {note}".strip()
     rate = throughput(case, arm) if trained else None
     if rate is not None:
         text = numbers.rate(rate.value, "", rate.low, rate.high)

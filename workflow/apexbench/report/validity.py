@@ -64,7 +64,7 @@ def threats(evidence: Evidence, cases: Sequence[Case]) -> list[str]:
 
 
 def _between_runs(cases: Sequence[Case]) -> str | None:
-    processes = [len(case.records) for case in compared(cases)]
+    processes = [case.processes for case in compared(cases)]
     if not processes:
         return None
     few = sum(1 for count in processes if count < FEWEST_PROCESSES)
