@@ -50,7 +50,7 @@ def test_apex_is_recommended_where_it_pays_and_says_when(tmp_path):
     folder = run(tmp_path, {"bf16+apex+apex": 0.5}, image=image)
     text = recommend.recommend(folder, "gpt2-124M").split("with torch.compile or")[0]
     assert "without torch.compile: bf16+apex+apex," in text
-    assert "is faster against torch's fastest, bf16+torch+fused: 1.9" in text
+    assert "is faster than torch's fastest, bf16+torch+fused: 1.9" in text
     assert "60.0 minutes to build and an image of 9.00 GiB: paid back after 2.0" in text
     assert "from apex.optimizers import FusedAdam" in text
     assert "from apex.normalization import FusedLayerNorm  # for each nn.LayerNorm" in text

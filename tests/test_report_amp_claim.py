@@ -39,9 +39,9 @@ def judged(torch=None, apex=None, speed=1.0, **changed):
 @pytest.mark.parametrize(
     ("torch", "apex", "speed", "status", "said"),
     [
-        ({}, {}, 1.0, "supported", "apex_amp_O1 is same against autocast_fp16, 1.00×"),
-        ({}, {}, 0.8, "supported", "apex_amp_O1 is slower against autocast_fp16, 0.8"),
-        ({}, {}, 1.2, "refuted", "apex_amp_O1 is faster against autocast_fp16, 1.20×"),
+        ({}, {}, 1.0, "supported", "apex_amp_O1 is as fast as autocast_fp16, 1.00×"),
+        ({}, {}, 0.8, "supported", "apex_amp_O1 is slower than autocast_fp16, 0.8"),
+        ({}, {}, 1.2, "refuted", "apex_amp_O1 is faster than autocast_fp16, 1.20×"),
         ({"loss": 99.0}, {}, 0.8, "refuted", "is not stable: its loss rose from 2.40 to 99.0"),
         (
             {"loss": 2.2},

@@ -10,6 +10,7 @@ from apexbench.report.cases import Arm, Case
 from apexbench.report.claim import MIXED, NOT_TESTED, REFUTED, SUPPORTED, Claim, is_apex
 from apexbench.report.pair import pair
 from apexbench.report.verdicts import missing_reason
+from apexbench.report.vocabulary import RELATION
 
 TOLERANCE = 0.02
 """How far a loss may lie above FP32's, as a part of it, and at least so many units of it."""
@@ -62,7 +63,7 @@ def _case(case: Case) -> tuple[list[str], list[str]]:
     for arm in apex:
         result = pair(case, rival, arm)
         speed = (
-            f"{case.name}: {names.name(case, arm)} is {result.verdict} against "
+            f"{case.name}: {names.name(case, arm)} is {RELATION[result.verdict]} "
             f"{names.name(case, rival)}, "
             f"{numbers.ratio(result.ratio.value, result.ratio.low, result.ratio.high)}"
         )

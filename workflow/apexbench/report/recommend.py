@@ -15,6 +15,7 @@ from apexbench.report.leading import leaders
 from apexbench.report.pair import Pair, factor, pair
 from apexbench.report.recipe_code import lines
 from apexbench.report.repeats import Estimate
+from apexbench.report.vocabulary import RELATION
 from apexbench.transformer.models import model_config, nearest
 from apexbench.transformer.recipe import Recipe, parse
 
@@ -152,7 +153,7 @@ def _compared(case: Case, eager: Arm | None, compiled: Arm | None) -> list[str]:
     if found.verdict == "faster":
         return []
     return [
-        f"  {compiled.implementation} is {found.verdict} against {eager.implementation}, "
+        f"  {compiled.implementation} is {RELATION[found.verdict]} {eager.implementation}, "
         f"{_ratio(found.ratio)}: stay {KINDS[False]}."
     ]
 
@@ -261,17 +262,17 @@ def _against(case: Case, torch: Arm, apex: Arm, compiled: bool) -> Pair:
 
 
 def _said(case: Case, torch: Arm, apex: Arm, compiled: bool) -> str:
-    """``Apex's X is faster against torch's fastest, Y: 1.05×``; the record's where it differs."""
+    """``Apex's X is faster than torch's fastest, Y: 1.05×``; the record's where it differs."""
     found = _against(case, torch, apex, compiled)
     said = (
-        f"Apex's {apex.implementation} is {found.verdict} against torch's fastest, "
+        f"Apex's {apex.implementation} is {RELATION[found.verdict]} torch's fastest, "
         f"{torch.implementation}: {_ratio(found.ratio)}"
     )
     told = _verdict(case, apex, compiled)
     if told is None or told.verdict == found.verdict:
         return said
     rivals = numbers.plural(len(told.members), "recipe")
-    return f"{said}; {told.verdict} against all {rivals} of torch, {_ratio(told.ratio)}"
+    return f"{said}; {RELATION[told.verdict]} all {rivals} of torch, {_ratio(told.ratio)}"
 
 
 def _break_even(ratio: Estimate, price: Cost) -> str:

@@ -52,6 +52,13 @@ APEX_PART = {
     "transformer": "Apex in training",
 }
 BUILD_FOR = {"transformer": "training end to end"}
+RELATION = {
+    "faster": "faster than",
+    "slower": "slower than",
+    "same": "as fast as",
+    "unclear": "unclear against",
+}
+"""A verdict in a sentence: the implementation is … its rival."""
 BASELINE_NAMES = {
     "torch_default": "torch's default",
     "torch_eager_best": "torch's best eager",
