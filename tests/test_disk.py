@@ -69,8 +69,10 @@ def test_an_index_that_cannot_be_written_costs_no_record(toy, monkeypatch):
 
 
 def test_a_mount_that_vanishes_after_a_record_leaves_no_index_that_names_it(toy, monkeypatch):
-    def vanish(job, tasks, progress, measure=supervisor._measure):
-        measure(job, tasks, progress)
+    measure = supervisor._measure
+
+    def vanish(job, *arguments):
+        measure(job, *arguments)
         job.folder.rename(toy / "the disk")
 
     with monkeypatch.context() as patch:
