@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +14,7 @@ from apexbench.records import Record
 from apexbench.report import answer, claims
 from apexbench.report.attribution import attribute, missing_cells, recipe
 from apexbench.report.cases import merge
+from apexbench.report.figures import scaling
 from apexbench.report.pair import factor
 from apexbench.report.scaling import BASELINE, TUTORIAL, fit, points
 
@@ -240,6 +243,33 @@ def test_c6_finds_a_planted_slope(growth: float, status: str) -> None:
     assert slope is not None
     assert slope.per_doubling.value == pytest.approx(growth, rel=1e-4)
     assert statuses(records)["C6"] == status
+
+
+def test_each_piece_of_the_recipe_has_a_slope_of_its_own() -> None:
+    records = factory.transformer(factory.LADDER)
+    for record in records:
+        doublings = math.log2(record.cells[0].details["parameters"] / 5e6)
+        base = record.cell("fp16+torch+default").quantities["step_time"].value
+        optimizer, norm = 1.2 * 0.9**doublings, 0.95 * 0.98**doublings
+        for label, gain in (
+            ("fp16+torch+default", 1.0),
+            ("fp16+torch+apex", optimizer),
+            ("fp16+apex+apex", optimizer * norm),
+        ):
+            record.cell(label).quantities["step_time"] = factory.quantity(base / gain, seed=0)
+    said = evidence(factory.agree(records), "C6")
+    slopes = {
+        name: float(value)
+        for name, value in re.findall(r"([A-Z][^:.]*): its speed-up .*? of ([0-9.]+)×", said)
+    }
+    assert slopes["FusedAdam over AdamW, in fp16"] == pytest.approx(0.9, abs=2e-3)
+    assert slopes["FusedLayerNorm over LayerNorm, in fp16"] == pytest.approx(0.98, abs=2e-3)
+    assert {"Autocast to fp16 alone over FP32", "The tutorial's recipe over FP32"} <= set(slopes)
+    figure = scaling.draw(merge(records))
+    assert figure is not None
+    for name in slopes:
+        piece = name.removesuffix(", in fp16").removesuffix(" over FP32")
+        assert piece.lower() in html.unescape(figure.svg).lower()
 
 
 def test_a_factor_is_paired_and_finds_the_right_recipe() -> None:

@@ -22,6 +22,33 @@ TORCH_AMP: Recipe = ("fp16", "torch", "fused")
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """Two recipes whose speed-up is followed over the sizes; ``compiled``: the fast one is."""
+
+    name: str
+    slow: Recipe
+    fast: Recipe
+    compiled: bool = False
+
+
+WHOLE = (
+    Comparison("the tutorial's recipe", BASELINE, TUTORIAL),
+    Comparison("autocast to fp16 alone", BASELINE, ("fp16", "torch", "default")),
+    Comparison(
+        "bf16, fused AdamW and compile of torch", BASELINE, ("bf16", "torch", "fused"), True
+    ),
+)
+"""Recipes over FP32."""
+PIECES = (
+    Comparison("FusedAdam over AdamW", ("fp16", "torch", "default"), ("fp16", "torch", "apex")),
+    Comparison("FusedAdam over AdamW(fused=True)", TORCH_AMP, ("fp16", "torch", "apex")),
+    Comparison("FusedLayerNorm over LayerNorm", ("fp16", "torch", "apex"), TUTORIAL),
+    Comparison("both over LayerNorm and AdamW(fused=True)", TORCH_AMP, TUTORIAL),
+)
+"""What Apex adds to fp16: each piece alone, and together over torch's own."""
+
+
+@dataclass(frozen=True)
 class Point:
     """A model's speed-up."""
 
@@ -39,14 +66,16 @@ class Slope:
     intercept: float
 
 
-def points(cases: Sequence[Case], slow: Recipe, fast: Recipe) -> list[Point]:
+def points(
+    cases: Sequence[Case], slow: Recipe, fast: Recipe, compiled: bool = False
+) -> list[Point]:
     """Speed-up of ``fast`` over ``slow`` for every model that measured both, by size.
 
     Where the ladder (one architecture, several sizes) has enough sizes, it alone is used.
     """
     found = []
     for case in cases:
-        one, two = recipe(case, *slow), recipe(case, *fast)
+        one, two = recipe(case, *slow), recipe(case, *fast, compiled=compiled)
         size = next(
             (a.details["parameters"] for a in (one, two) if a and "parameters" in a.details), 0
         )

@@ -13,8 +13,9 @@ from apexbench.report.repeats import Estimate, verdict
 from apexbench.report.scaling import (
     BASELINE,
     FEWEST_SIZES,
-    TORCH_AMP,
+    PIECES,
     TUTORIAL,
+    WHOLE,
     Point,
     fit,
     points,
@@ -88,15 +89,12 @@ def grows_with_scale(cases: Sequence[Case]) -> Claim:
     if slope is None:
         return Claim("C6", NOT_TESTED, [_too_few(cases, whole)])
     evidence = [_slope_sentence("The tutorial's recipe over FP32", slope.per_doubling, len(whole))]
-    part = fit(points(cases, TORCH_AMP, TUTORIAL), confidence)
-    if part is not None:
-        evidence.append(
-            _slope_sentence(
-                "Apex's part (the tutorial's recipe over torch's fp16 recipe with fused AdamW)",
-                part.per_doubling,
-                len(part.points),
-            )
-        )
+    for entry in (*WHOLE[1:], *PIECES):
+        part = fit(points(cases, entry.slow, entry.fast, entry.compiled), confidence)
+        if part is not None:
+            over = " over FP32" if entry in WHOLE else ", in fp16"
+            name = f"{entry.name[0].upper()}{entry.name[1:]}{over}"
+            evidence.append(_slope_sentence(name, part.per_doubling, len(part.points)))
     step = slope.per_doubling
     status = SUPPORTED if step.low > 1 else REFUTED if step.high < 1.01 else MIXED
     return Claim("C6", status, evidence)

@@ -5,72 +5,76 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from apexbench.report import numbers, scaling
 from apexbench.report.cases import Case
 from apexbench.report.figures import style
 from apexbench.report.figures.style import Figure
+from apexbench.report.scaling import Point, Slope
 
-SERIES = (
-    ("tutorial recipe over FP32", scaling.BASELINE, scaling.TUTORIAL, style.BLUE, "o"),
-    ("AMP alone over FP32", scaling.BASELINE, scaling.TORCH_AMP, style.SKY, "s"),
+# One mark and colour a line; torch's own are blue, Apex's alone orange as everywhere.
+PANELS = (
     (
-        "Apex's part, over torch's fp16 recipe",
-        scaling.TORCH_AMP,
-        scaling.TUTORIAL,
-        style.ORANGE,
-        "D",
+        "Whole recipes over FP32",
+        scaling.WHOLE,
+        ((style.ORANGE, "D"), (style.BLUE, "o"), (style.SKY, "s")),
+    ),
+    (
+        "What Apex adds to fp16",
+        scaling.PIECES,
+        ((style.AMBER, "v"), (style.ORANGE, "D"), (style.PINK, "^"), (style.GREEN, "o")),
     ),
 )
 
 
+ASIDE = 1.07
+"""Factor on the number of parameters between two lines' marks."""
+
+
 def draw(cases: Sequence[Case]) -> Figure | None:
     """Points, and a line within their range where there are four sizes; None below two sizes."""
-    found = [(*entry, scaling.points(cases, entry[1], entry[2])) for entry in SERIES]
-    if max((len(points) for *_, points in found), default=0) < 2:
+    found = [
+        (
+            title,
+            [
+                (entry.name, *look, scaling.points(cases, entry.slow, entry.fast, entry.compiled))
+                for entry, look in zip(comparisons, looks, strict=True)
+            ],
+        )
+        for title, comparisons, looks in PANELS
+    ]
+    shown = [(title, [line for line in lines if line[-1]]) for title, lines in found]
+    shown = [(title, lines) for title, lines in shown if lines]
+    if max((len(line[-1]) for _, lines in shown for line in lines), default=0) < 2:
         return None
     confidence = cases[0].confidence
-    sheet = style.sheet(6.4, 3.0)
-    ax = style.axes(sheet)[0][0]
+    sheet = style.sheet(7.2, 3.5 if len(shown) > 1 else 3.0)
     sentences = []
-    ax.set_xscale("log")
-    for name, _, _, colour, marker, points in found:
-        for point in points:
-            ratio = point.ratio
-            text = (
-                f"{name}, {point.case}, {numbers.count(point.parameters)} parameters: "
-                f"{numbers.ratio(ratio.value, ratio.low, ratio.high)}"
-            )
-            ax.plot([point.parameters] * 2, [ratio.low, ratio.high], color=colour, linewidth=1.4)
-            ax.plot(
-                point.parameters,
-                ratio.value,
-                marker,
-                color=colour,
-                markersize=5,
-                gid=sheet.title(text),
-            )
-        slope = scaling.fit(points, confidence)
-        if slope is not None:
-            ends = [points[0].parameters, points[-1].parameters]
-            line = [
-                math.exp(slope.intercept + math.log(slope.per_doubling.value) * math.log2(x))
-                for x in ends
-            ]
-            ax.plot(ends, line, color=colour, linewidth=0.9)
-            step = slope.per_doubling
-            sentences.append(
-                f"{name}: {numbers.ratio(step.value, step.low, step.high)} per doubling."
-            )
-        ax.plot([], [], marker, color=colour, label=name)
-    style.ratio_axis(ax)
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: numbers.count(value, plain=True)))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel("parameters")
-    ax.set_ylabel("speed-up")
-    sheet.canvas.legend(loc="outside upper right", ncols=3, labelcolor=style.INK, fontsize=8)
-    finding = " ".join(sentences) or (
+    axes = style.axes(sheet, columns=len(shown))[0]
+    axes[0].set_ylabel("speed-up")
+    for ax, (title, lines) in zip(axes, shown, strict=True):
+        ax.set_title(title)
+        ax.set_xscale("log")
+        for number, (name, colour, marker, points) in enumerate(lines):
+            # Beside one another: pieces that bring the same would hide each other.
+            aside = ASIDE ** (number - (len(lines) - 1) / 2)
+            _marks(sheet, ax, name, colour, marker, points, aside)
+            if (slope := scaling.fit(points, confidence)) is not None:
+                _line(ax, colour, slope)
+                step = slope.per_doubling
+                sentences.append(
+                    f"{name}: {numbers.ratio(step.value, step.low, step.high)} per doubling."
+                )
+        style.ratio_axis(ax)
+        ax.xaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: numbers.count(value, plain=True))
+        )
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_xlabel("parameters")
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), labelcolor=style.INK, fontsize=8)
+    finding = " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences) or (
         f"A slope needs {scaling.FEWEST_SIZES} sizes; this run has fewer, so none is fitted."
     )
     return Figure(
@@ -79,7 +83,37 @@ def draw(cases: Sequence[Case]) -> Figure | None:
         "Transformer: speed-up against model size",
         "Speed-up of each piece against the number of parameters, with "
         f"{numbers.confidence(confidence)} intervals; the lines are least-squares "
-        f"fits within the measured range. {finding}",
+        "fits within the measured range, and marks of one size stand beside one another. "
+        f"{finding}",
         finding,
         sheet.svg(),
     )
+
+
+def _marks(
+    sheet: style.Sheet,
+    ax: Axes,
+    name: str,
+    colour: str,
+    marker: str,
+    points: Sequence[Point],
+    aside: float,
+) -> None:
+    for point in points:
+        ratio = point.ratio
+        text = (
+            f"{name}, {point.case}, {numbers.count(point.parameters)} parameters: "
+            f"{numbers.ratio(ratio.value, ratio.low, ratio.high)}"
+        )
+        place = point.parameters * aside
+        ax.plot([place] * 2, [ratio.low, ratio.high], color=colour, linewidth=1.4)
+        ax.plot(place, ratio.value, marker, color=colour, markersize=5, gid=sheet.title(text))
+    ax.plot([], [], marker, color=colour, label=name)
+
+
+def _line(ax: Axes, colour: str, slope: Slope) -> None:
+    ends = [slope.points[0].parameters, slope.points[-1].parameters]
+    line = [
+        math.exp(slope.intercept + math.log(slope.per_doubling.value) * math.log2(x)) for x in ends
+    ]
+    ax.plot(ends, line, color=colour, linewidth=0.9)
