@@ -29,6 +29,8 @@ PANELS = (
 )
 
 
+MOST_POINTS = 60
+"""Of a line; its slope is fitted to all of them."""
 ASIDE = 1.07
 """Factor on the number of parameters between two lines' marks."""
 
@@ -60,7 +62,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
         for number, (name, colour, marker, points) in enumerate(lines):
             # Beside one another: pieces that bring the same would hide each other.
             aside = ASIDE ** (number - (len(lines) - 1) / 2)
-            _marks(sheet, ax, name, colour, marker, points, aside)
+            _marks(sheet, ax, name, colour, marker, points[:MOST_POINTS], aside)
             if (slope := scaling.fit(points, confidence)) is not None:
                 _line(ax, colour, slope)
                 step = slope.per_doubling
@@ -77,6 +79,9 @@ def draw(cases: Sequence[Case]) -> Figure | None:
     finding = " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences) or (
         f"A slope needs {scaling.FEWEST_SIZES} sizes; this run has fewer, so none is fitted."
     )
+    most = max(len(line[-1]) for _, lines in shown for line in lines)
+    if most > MOST_POINTS:
+        finding += f" The first {MOST_POINTS} of {most} points of a line are drawn."
     return Figure(
         "transformer-scaling",
         "transformer",
