@@ -16,7 +16,7 @@ from apexbench.report.attribution import attribute, missing_cells, recipe
 from apexbench.report.cases import merge
 from apexbench.report.figures import scaling
 from apexbench.report.pair import factor
-from apexbench.report.scaling import BASELINE, TUTORIAL, fit, points
+from apexbench.report.scaling import PIECES, WHOLE, fit, points
 
 
 def statuses(records: list[Record]) -> dict[str, str]:
@@ -221,7 +221,7 @@ def test_c5_needs_apex_to_add_something() -> None:
 def test_c6_needs_four_sizes_and_reads_the_slope() -> None:
     assert statuses(factory.transformer(factory.LADDER[:3]))["C6"] == claims.NOT_TESTED
     cases = merge(factory.transformer(factory.LADDER))
-    slope = fit(points(cases, BASELINE, TUTORIAL), 0.99)
+    slope = fit(points(cases, WHOLE[0]), 0.99)
     assert slope is not None
     assert slope.per_doubling.low < slope.per_doubling.value < slope.per_doubling.high
 
@@ -239,7 +239,7 @@ def test_c6_finds_a_planted_slope(growth: float, status: str) -> None:
             base / gain, seed=0
         )
         record.cell("fp32+torch+default").quantities["step_time"] = factory.quantity(base, seed=0)
-    slope = fit(points(merge(factory.agree(records)), BASELINE, TUTORIAL), 0.99)
+    slope = fit(points(merge(factory.agree(records)), WHOLE[0]), 0.99)
     assert slope is not None
     assert slope.per_doubling.value == pytest.approx(growth, rel=1e-4)
     assert statuses(records)["C6"] == status
@@ -252,9 +252,11 @@ def test_each_piece_of_the_recipe_has_a_slope_of_its_own() -> None:
         base = record.cell("fp16+torch+default").quantities["step_time"].value
         optimizer, norm = 1.2 * 0.9**doublings, 0.95 * 0.98**doublings
         for label, gain in (
+            ("fp32+torch+default", 0.2),
             ("fp16+torch+default", 1.0),
             ("fp16+torch+apex", optimizer),
             ("fp16+apex+apex", optimizer * norm),
+            ("bf16+torch+fused+compile", 0.4 * 1.03**doublings),
         ):
             record.cell(label).quantities["step_time"] = factory.quantity(base / gain, seed=0)
     said = evidence(factory.agree(records), "C6")
@@ -262,14 +264,19 @@ def test_each_piece_of_the_recipe_has_a_slope_of_its_own() -> None:
         name: float(value)
         for name, value in re.findall(r"([A-Z][^:.]*): its speed-up .*? of ([0-9.]+)×", said)
     }
-    assert slopes["FusedAdam over AdamW, in fp16"] == pytest.approx(0.9, abs=2e-3)
-    assert slopes["FusedLayerNorm over LayerNorm, in fp16"] == pytest.approx(0.98, abs=2e-3)
-    assert {"Autocast to fp16 alone over FP32", "The tutorial's recipe over FP32"} <= set(slopes)
+    planted = {
+        "FusedAdam over AdamW, in fp16": 0.9,
+        "FusedLayerNorm over LayerNorm, in fp16": 0.98,
+        "The tutorial's recipe over FP32": 0.9 * 0.98,
+        "Autocast to fp16 alone over FP32": 1.0,
+        "Torch's bf16, fused and compiled over FP32": 1.03,
+    }
+    assert {name: slopes[name] for name in planted} == pytest.approx(planted, abs=2e-3)
     figure = scaling.draw(merge(records))
     assert figure is not None
-    for name in slopes:
-        piece = name.removesuffix(", in fp16").removesuffix(" over FP32")
-        assert piece.lower() in html.unescape(figure.svg).lower()
+    marks = html.unescape(figure.svg)
+    for followed in (*WHOLE, *PIECES):
+        assert f"<title>{followed.name}, ladder-5M, " in marks
 
 
 def test_a_factor_is_paired_and_finds_the_right_recipe() -> None:

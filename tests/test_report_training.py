@@ -9,7 +9,7 @@ from apexbench.report.attribution import attribute, extras
 from apexbench.report.cases import merge
 from apexbench.report.fastest import winners
 from apexbench.report.pair import factor
-from apexbench.report.scaling import BASELINE, TORCH_AMP, TUTORIAL, fit, points
+from apexbench.report.scaling import PIECES, WHOLE, fit, points
 from apexbench.transformer.models import LADDER, PRESETS
 from apexbench.transformer.recipe import SETS
 
@@ -116,9 +116,10 @@ def test_gpus_have_an_efficiency_and_win_nothing():
 def test_the_ladder_carries_claim_c6_for_every_piece():
     sizes = tuple((name, PRESETS[name].parameters()) for name in LADDER)
     cases = merge(factory.transformer(models=sizes))
-    for slow, fast in ((BASELINE, TUTORIAL), (BASELINE, TORCH_AMP), (TORCH_AMP, TUTORIAL)):
-        assert {"+".join(slow), "+".join(fast)} <= set(SETS["ladder"])
-        found = points(cases, slow, fast)
+    for followed in (*WHOLE, *PIECES):
+        fast = [*followed.fast, *(["compile"] if followed.compiled else [])]
+        assert {"+".join(followed.slow), "+".join(fast)} <= set(SETS["ladder"])
+        found = points(cases, followed)
         assert [point.case for point in found] == list(LADDER)
         slope = fit(found, 0.99)
         assert slope.per_doubling.low <= slope.per_doubling.value <= slope.per_doubling.high

@@ -34,11 +34,9 @@ class Comparison:
 WHOLE = (
     Comparison("the tutorial's recipe", BASELINE, TUTORIAL),
     Comparison("autocast to fp16 alone", BASELINE, ("fp16", "torch", "default")),
-    Comparison(
-        "bf16, fused AdamW and compile of torch", BASELINE, ("bf16", "torch", "fused"), True
-    ),
+    Comparison("torch's bf16, fused and compiled", BASELINE, ("bf16", "torch", "fused"), True),
 )
-"""Recipes over FP32."""
+"""Recipes over FP32; claim C6 is judged by the first."""
 PIECES = (
     Comparison("FusedAdam over AdamW", ("fp16", "torch", "default"), ("fp16", "torch", "apex")),
     Comparison("FusedAdam over AdamW(fused=True)", TORCH_AMP, ("fp16", "torch", "apex")),
@@ -66,16 +64,15 @@ class Slope:
     intercept: float
 
 
-def points(
-    cases: Sequence[Case], slow: Recipe, fast: Recipe, compiled: bool = False
-) -> list[Point]:
-    """Speed-up of ``fast`` over ``slow`` for every model that measured both, by size.
+def points(cases: Sequence[Case], followed: Comparison) -> list[Point]:
+    """Speed-up of the one recipe over the other for every model that measured both, by size.
 
     Where the ladder (one architecture, several sizes) has enough sizes, it alone is used.
     """
     found = []
     for case in cases:
-        one, two = recipe(case, *slow), recipe(case, *fast, compiled=compiled)
+        one = recipe(case, *followed.slow)
+        two = recipe(case, *followed.fast, compiled=followed.compiled)
         size = next(
             (a.details["parameters"] for a in (one, two) if a and "parameters" in a.details), 0
         )

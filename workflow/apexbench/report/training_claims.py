@@ -17,6 +17,7 @@ from apexbench.report.scaling import (
     TUTORIAL,
     WHOLE,
     Point,
+    Slope,
     fit,
     points,
 )
@@ -83,18 +84,16 @@ def gain_over_fp32(cases: Sequence[Case]) -> Claim:
 
 def grows_with_scale(cases: Sequence[Case]) -> Claim:
     """C6: the slope of the speed-up per doubling of parameters, over at least four sizes."""
-    whole = points(cases, BASELINE, TUTORIAL)
     confidence = cases[0].confidence if cases else 0.99
+    whole = points(cases, WHOLE[0])
     slope = fit(whole, confidence)
     if slope is None:
         return Claim("C6", NOT_TESTED, [_too_few(cases, whole)])
-    evidence = [_slope_sentence("The tutorial's recipe over FP32", slope.per_doubling, len(whole))]
-    for entry in (*WHOLE[1:], *PIECES):
-        part = fit(points(cases, entry.slow, entry.fast, entry.compiled), confidence)
-        if part is not None:
-            over = " over FP32" if entry in WHOLE else ", in fp16"
-            name = f"{entry.name[0].upper()}{entry.name[1:]}{over}"
-            evidence.append(_slope_sentence(name, part.per_doubling, len(part.points)))
+    evidence = []
+    for group, where in ((WHOLE, " over FP32"), (PIECES, ", in fp16")):
+        for followed in group:
+            if (found := fit(points(cases, followed), confidence)) is not None:
+                evidence.append(_slope_sentence(f"{followed.name}{where}", found))
     step = slope.per_doubling
     status = SUPPORTED if step.low > 1 else REFUTED if step.high < 1.01 else MIXED
     return Claim("C6", status, evidence)
@@ -125,9 +124,10 @@ def is_tutorial(arm: Arm) -> bool:
     return arm.implementation in ("+".join(TUTORIAL), "+".join(BASELINE))
 
 
-def _slope_sentence(what: str, step: Estimate, sizes: int) -> str:
-    value, low, high = step.value, step.low, step.high
-    return (
-        f"{what}: its speed-up changes by a factor of {numbers.ratio(value, low, high)} per "
-        f"doubling of the parameters, over {sizes} sizes."
+def _slope_sentence(what: str, slope: Slope) -> str:
+    step = slope.per_doubling
+    return numbers.sentence(
+        f"{what}: its speed-up changes by a factor of "
+        f"{numbers.ratio(step.value, step.low, step.high)} per doubling of the parameters, over "
+        f"{len(slope.points)} sizes"
     )

@@ -14,7 +14,7 @@ from apexbench.report.figures import style
 from apexbench.report.figures.style import Figure
 from apexbench.report.scaling import Point, Slope
 
-# One mark and colour a line; torch's own are blue, Apex's alone orange as everywhere.
+# One mark and colour a line.
 PANELS = (
     (
         "Whole recipes over FP32",
@@ -27,10 +27,8 @@ PANELS = (
         ((style.AMBER, "v"), (style.ORANGE, "D"), (style.PINK, "^"), (style.GREEN, "o")),
     ),
 )
-
-
 MOST_POINTS = 60
-"""Of a line; its slope is fitted to all of them."""
+"""Drawn of a line, smallest sizes first; its slope is fitted to all of them."""
 ASIDE = 1.07
 """Factor on the number of parameters between two lines' marks."""
 
@@ -41,8 +39,8 @@ def draw(cases: Sequence[Case]) -> Figure | None:
         (
             title,
             [
-                (entry.name, *look, scaling.points(cases, entry.slow, entry.fast, entry.compiled))
-                for entry, look in zip(comparisons, looks, strict=True)
+                (followed.name, *look, scaling.points(cases, followed))
+                for followed, look in zip(comparisons, looks, strict=True)
             ],
         )
         for title, comparisons, looks in PANELS
@@ -52,7 +50,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
     if max((len(line[-1]) for _, lines in shown for line in lines), default=0) < 2:
         return None
     confidence = cases[0].confidence
-    sheet = style.sheet(7.2, 3.5 if len(shown) > 1 else 3.0)
+    sheet = style.sheet(7.2, 3.5)
     sentences = []
     axes = style.axes(sheet, columns=len(shown))[0]
     axes[0].set_ylabel("speed-up")
@@ -66,9 +64,8 @@ def draw(cases: Sequence[Case]) -> Figure | None:
             if (slope := scaling.fit(points, confidence)) is not None:
                 _line(ax, colour, slope)
                 step = slope.per_doubling
-                sentences.append(
-                    f"{name}: {numbers.ratio(step.value, step.low, step.high)} per doubling."
-                )
+                told = numbers.ratio(step.value, step.low, step.high)
+                sentences.append(numbers.sentence(f"{name}: {told} per doubling"))
         style.ratio_axis(ax)
         ax.xaxis.set_major_formatter(
             FuncFormatter(lambda value, _: numbers.count(value, plain=True))
@@ -76,7 +73,7 @@ def draw(cases: Sequence[Case]) -> Figure | None:
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set_xlabel("parameters")
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), labelcolor=style.INK, fontsize=8)
-    finding = " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences) or (
+    finding = " ".join(sentences) or (
         f"A slope needs {scaling.FEWEST_SIZES} sizes; this run has fewer, so none is fitted."
     )
     most = max(len(line[-1]) for _, lines in shown for line in lines)
