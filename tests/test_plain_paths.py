@@ -10,6 +10,7 @@ from pathlib import Path
 
 from apexbench.components import requirements
 from apexbench.jobs import plain_paths
+from apexbench.machine import apex_source
 from apexbench.machine.toolchain import needs_quoting
 from conftest import ROOT, require_compiled_torch
 
@@ -64,6 +65,25 @@ def test_a_plain_folder_is_left_alone(tmp_path, monkeypatch):
     assert plain_paths.interpreter(tmp_path) == sys.executable
     assert plain_paths.environment(tmp_path) == dict(os.environ)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_remedy_names_the_python_that_lasts(tmp_path, monkeypatch):
+    prefix = tmp_path / "my bench (1)" / ".venv"
+    (prefix / "bin").mkdir(parents=True)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    monkeypatch.setattr(sys, "executable", str(prefix / "bin/python"))
+    linked = plain_paths.interpreter(scratch)
+    assert linked == str(scratch / "python/bin/python")
+    monkeypatch.setattr(sys, "prefix", str(scratch / "python"))
+    monkeypatch.setattr(sys, "executable", linked)
+    monkeypatch.setattr(apex_source, "LEGACY_FOLDER", scratch / "python/legacy-apex")
+    for command in (apex_source.install_command("9.0"), apex_source.legacy_command()):
+        assert str(scratch) not in command
+        assert f"'{prefix}/bin/python' -m pip install" in command
+    monkeypatch.chdir(prefix.parent)
+    assert apex_source.python_command() == ".venv/bin/python"
 
 
 def test_torch_in_such_a_folder_is_named_with_the_remedy(tmp_path, monkeypatch):

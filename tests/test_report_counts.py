@@ -8,6 +8,7 @@ from html import unescape
 import pytest
 
 import record_factory as factory
+from apexbench.measuring.contention import BUSY_CPU
 from apexbench.records import Record
 from apexbench.report import claims, compare, evidence, html, readme
 from apexbench.report.cases import compared, merge
@@ -49,6 +50,28 @@ def test_what_is_flagged_is_counted_as_verdicts(tmp_path) -> None:
     total = sum(len(record.comparisons) for record in records)
     assert f"1 of {total} verdicts carries a flag: hardware throttling." in content["threats"]
     assert any(f"of {total} verdicts" in line for line in content["verdicts"])
+
+
+def test_a_verdict_taken_back_for_a_busy_cpu_is_not_said_to_cross_the_margin(tmp_path) -> None:
+    records = factory.optimizer()
+    entries = [entry for record in records for entry in record.comparisons]
+    decided = [entry for entry in entries if entry.verdict in ("faster", "slower")]
+    before = len([entry for entry in entries if entry.verdict == "unclear"])
+    for entry in decided[:2]:
+        entry.verdict, entry.flags = "unclear", [BUSY_CPU]
+    decided[0].flags = [BUSY_CPU, "hardware throttling"]
+    crossing = decided[2]
+    crossing.verdict, crossing.ratio, crossing.low, crossing.high = "unclear", 1.0, 0.9, 1.1
+    content = build(evidence.load(folder(tmp_path, records))).content
+    total = len(entries)
+    assert (
+        f"{before + 3} of {total} verdicts are unclear: in {before + 1} of them the interval "
+        "crosses the margin, so neither a difference nor equality is shown; 2 were taken back, "
+        f"since {BUSY_CPU}."
+    ) in content["threats"]
+    assert (
+        f"2 of {total} verdicts carry a flag: hardware throttling (1) and {BUSY_CPU} (2)."
+    ) in content["threats"]
 
 
 def c6(records) -> str:

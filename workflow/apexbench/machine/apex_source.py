@@ -56,8 +56,13 @@ def missing_build_tools() -> list[str]:
 
 
 def python_command() -> str:
-    """This interpreter as a person would type it: relative to the current folder if below it."""
+    """This interpreter as a person would type it: relative to the current folder if below it.
+
+    A measuring process may run it through a link that is gone with it (``jobs/plain_paths.py``).
+    """
     executable = Path(sys.executable)
+    if executable.is_relative_to(sys.prefix):
+        executable = Path(sys.prefix).resolve() / executable.relative_to(sys.prefix)
     try:
         return shlex.quote(str(executable.relative_to(Path.cwd())))
     except (ValueError, OSError):
@@ -87,9 +92,10 @@ def install_command(capability: str | None = None, flags: Iterable[str] = ()) ->
 
 def legacy_command() -> str:
     """The command that installs the last Apex with ``apex.amp``, Python-only, in its own folder."""
+    folder = shlex.quote(str(LEGACY_FOLDER.resolve()))
     return (
         f"{python_command()} -m pip install --no-build-isolation --no-deps --no-cache-dir "
-        f"--target {shlex.quote(str(LEGACY_FOLDER))} 'apex @ git+{REPOSITORY}@{LEGACY_COMMIT}'"
+        f"--target {folder} 'apex @ git+{REPOSITORY}@{LEGACY_COMMIT}'"
     )
 
 

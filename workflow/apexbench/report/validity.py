@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
+from apexbench.measuring.contention import BUSY_CPU
 from apexbench.report import loss_gate, numbers, vocabulary
 from apexbench.report.cases import Case, compared
 from apexbench.report.evidence import Evidence
-from apexbench.report.repeats import FEWEST_PROCESSES
+from apexbench.report.repeats import FEWEST_PROCESSES, verdict
 from apexbench.report.verdicts import Tally, all_of, tally
 
 
@@ -139,10 +141,23 @@ def _unclear(cases: Sequence[Case]) -> str | None:
     counts: Tally = tally(all_of(cases))
     if not counts.unclear:
         return None
+    busy = sum(
+        versus.verdict == "unclear" and verdict(versus.ratio, versus.margin) != "unclear"
+        for _, _, versus in all_of(cases)
+    )
+    crossing = counts.unclear - busy
+    reasons = []
+    if crossing:
+        count = f"in {crossing} of them " if busy else ""
+        reasons.append(
+            f"{count}the interval crosses the margin, so neither a difference nor equality is shown"
+        )
+    if busy:
+        taken = f"{busy} {'was' if busy == 1 else 'were'}" if crossing else "each was"
+        reasons.append(f"{taken} taken back, since {BUSY_CPU}")
     return (
         f"{counts.unclear} of {numbers.plural(counts.total, 'verdict')} "
-        f"{'is' if counts.unclear == 1 else 'are'} unclear: the interval crosses the margin, so "
-        "neither a difference nor equality is shown."
+        f"{'is' if counts.unclear == 1 else 'are'} unclear: {'; '.join(reasons)}."
     )
 
 
@@ -150,7 +165,10 @@ def _flags(cases: Sequence[Case]) -> str | None:
     flagged = [versus for _, _, versus in all_of(cases) if versus.flags]
     if not flagged:
         return None
-    names = sorted({flag for versus in flagged for flag in versus.flags})
+    counts = Counter(flag for versus in flagged for flag in set(versus.flags))
+    names = sorted(counts)
+    if len(names) > 1:
+        names = [f"{name} ({counts[name]})" for name in names]
     total = numbers.plural(len(all_of(cases)), "verdict")
     verb = "carries" if len(flagged) == 1 else "carry"
     return f"{len(flagged)} of {total} {verb} a flag: {numbers.listing(names)}."
