@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -152,3 +152,37 @@ def test_names_import_no_torch():
     )
     path = str(recipe.__file__).rsplit("/apexbench/", 1)[0]
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": path}).returncode == 0
+
+
+def test_rope_rotates_by_position():
+    torch = pytest.importorskip("torch")
+    from apexbench.transformer.model import rotate, rotation_tables
+
+    cosine, sine = rotation_tables(8, 4)
+    x = torch.randn(1, 1, 1, 4, dtype=torch.float64).expand(1, 1, 8, 4)
+    turned = rotate(x, cosine.double(), sine.double())[0, 0]
+    assert torch.allclose(turned.norm(dim=-1), x[0, 0].norm(dim=-1))
+    products = turned @ turned.T  # depends on the distance of two positions alone
+    for distance in range(8):
+        diagonal = products.diagonal(distance)
+        assert torch.allclose(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-6)
+
+
+def test_causal_model_cannot_see_the_future():
+    torch = pytest.importorskip("torch")
+    from apexbench.transformer.model import Transformer
+    from apexbench.transformer.pieces import norm_factory
+
+    for causal in (True, False):
+        config = replace(PRESETS["tiny"], causal=causal, norm="rms", ffn="swiglu",
+                         ffn_width=0, positions="rope", bias=False)  # fmt: skip
+        model = Transformer(config, norm_factory(config, "torch", "float32"))
+        model.initialise(0)
+        logits = []
+        model.head.register_forward_hook(lambda _m, _i, out, kept=logits: kept.append(out))
+        tokens = torch.randint(256, (1, 64))
+        changed = tokens.clone()
+        changed[0, -1] = (changed[0, -1] + 1) % 256
+        model(tokens, tokens), model(changed, tokens)
+        same = torch.equal(logits[0][0, :-1], logits[1][0, :-1])
+        assert same == causal

@@ -7,10 +7,10 @@ import pytest
 from apexbench import plan as plans
 from apexbench.config import load
 from apexbench.errors import UserError
-from apexbench.plan import Plan, divided
+from apexbench.plan import Plan
 from apexbench.report.loss_gate import FEWEST_SEEDS
 from apexbench.transformer.models import LADDER, PRESETS
-from apexbench.transformer.recipe import SETS, Recipe, recipes_for
+from apexbench.transformer.recipe import SETS, Recipe, divided, recipes_for
 
 
 @pytest.fixture

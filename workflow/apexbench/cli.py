@@ -5,8 +5,6 @@ Each command imports its module when it runs, so that ``report`` never imports t
 
 from __future__ import annotations
 
-import codecs
-import io
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +12,7 @@ from typing import Annotated
 import typer
 
 import apexbench
+from apexbench import encoding
 from apexbench.disk import a_file, a_folder, any_file
 from apexbench.errors import UserError
 from apexbench.image.cli import app as image
@@ -273,10 +272,7 @@ def selfcheck(
 
 def main() -> None:
     """Run the command line; a UserError is one sentence on stderr and exit status 2."""
-    codecs.register_error("apexbench", _in_ascii)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="apexbench")
+    encoding.print_anything()
     try:
         app(prog_name="apexbench")
     except UserError as error:
@@ -285,17 +281,6 @@ def main() -> None:
         if (known := any_file(error)) is None:
             raise
         sys.exit(_say(str(known)))
-
-
-_ASCII = {"×": "x", "µ": "u", "−": "-", "–": "-", "…": "...", "≥": ">=", "≤": "<=", "·": "*"}
-
-
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """What stands for a character that the terminal's encoding lacks: never an error."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    text = error.object[error.start : error.end]
-    return "".join(_ASCII.get(letter, "?") for letter in text), error.end
 
 
 def _say(sentence: str) -> int:

@@ -23,7 +23,7 @@ from apexbench.image import planned
 from apexbench.jobs.request import Request, sources
 from apexbench.machine.environment import device_choice, environment
 from apexbench.runtimes.decide import NATIVE, Decision
-from apexbench.transformer.recipe import Recipe, recipes_for
+from apexbench.transformer.recipe import divided
 
 CASE = ("model", "recipes", "gpus", "nodes")
 """What of a model's grid stands in its case as it is."""
@@ -236,23 +236,6 @@ class Plan:
                 *("--no-lock", "--", "image", "build"),
             ]
         )
-
-
-def divided(case: Mapping[str, Any], at_once: int | None) -> list[dict[str, Any]]:
-    """The case, or where it has more than ``at_once`` recipes, as many cases as they need.
-
-    Each holds FP32, or else the first recipe, so that every recipe is paired with the baseline.
-    """
-    labels = [entry.label for entry in recipes_for(case["recipes"])]
-    if at_once is None or len(labels) <= at_once:
-        return [dict(case)]
-    first = Recipe().label if Recipe().label in labels else labels[0]
-    others = [label for label in labels if label != first]
-    step = at_once - 1
-    return [
-        {**case, "recipes": [first, *others[begin : begin + step]], "group": begin // step}
-        for begin in range(0, len(others), step)
-    ]
 
 
 def load(

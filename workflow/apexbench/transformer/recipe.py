@@ -7,9 +7,10 @@ Its label is ``<precision>+<norm>+<optimizer>[+flag]…``, e.g. ``fp16+apex+apex
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from apexbench.errors import UserError
 from apexbench.transformer.models import nearest
@@ -225,3 +226,20 @@ def recipes_for(names: Iterable[str], key: str = "recipes") -> list[Recipe]:
     if not labels:
         raise UserError(f"{key} is empty; {nearest('', list(SETS))}")
     return list(labels.values())
+
+
+def divided(case: Mapping[str, Any], at_once: int | None) -> list[dict[str, Any]]:
+    """The case, or where it has more than ``at_once`` recipes, as many cases as they need.
+
+    Each holds FP32, or else the first recipe, so that every recipe is paired with the baseline.
+    """
+    labels = [entry.label for entry in recipes_for(case["recipes"])]
+    if at_once is None or len(labels) <= at_once:
+        return [dict(case)]
+    first = Recipe().label if Recipe().label in labels else labels[0]
+    others = [label for label in labels if label != first]
+    step = at_once - 1
+    return [
+        {**case, "recipes": [first, *others[begin : begin + step]], "group": begin // step}
+        for begin in range(0, len(others), step)
+    ]
