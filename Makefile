@@ -70,8 +70,16 @@ slurm: install $(WITH_SLURM)
 	@$(CHECK_FLAGS)PATH="$$PWD/$(BIN):$$PATH" $(SNAKEMAKE) --workflow-profile '$(PROFILE)' $(SNAKEMAKE_FLAGS)
 	@printf 'report: %s\n' "$$PWD/results/report.html"
 
+# Without PYTEST_FLAGS in two halves at once: what measures, in order, and beside it what only reads.
 test: $(BASE) $(WITH_TORCH) $(DEV)
+ifneq ($(strip $(PYTEST_FLAGS)),)
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest $(PYTEST_FLAGS)
+else
+	@export PATH="$$PWD/$(BIN):$$PATH"; reading=$$(mktemp); trap 'rm -f "$$reading"' EXIT; \
+	$(BIN)/python -m pytest -m 'reads and not soak' >"$$reading" 2>&1 & half=$$!; \
+	$(BIN)/python -m pytest -m 'not reads and not soak'; measures=$$?; \
+	wait $$half; reads=$$?; cat "$$reading"; exit $$((measures | reads))
+endif
 
 # Hours, outside CI: faults, kills and repeated runs, then the whole preset quick through a real Slurm
 # (SLURM=0 leaves that out), which this installs (as root) where it is missing.

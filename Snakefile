@@ -64,7 +64,7 @@ onstart:
 
 
 onsuccess:
-    owner.succeed(Path("results/report.html"))
+    owner.succeed(Path("results/report.html"), REFERENCE_REPORTS)
 
 
 onerror:

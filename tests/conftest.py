@@ -1,10 +1,13 @@
 """What every test may use: the repository's root, and how a test says what it needs."""
 
 import os
+import random
 import shutil
 import signal
+import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -13,6 +16,10 @@ ROOT = Path(__file__).resolve().parents[1]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = os.environ.get("APEXBENCH_CI") == "1"
+# CI tries the same examples at each run: what is green there stays green.
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+if IN_CI:
+    hypothesis.settings.load_profile("ci")
 NO_TORCH = "ModuleNotFoundError: No module named 'torch'"
 
 
@@ -56,6 +63,28 @@ def require_compiled_torch() -> None:
 def root() -> Path:
     """The repository's root."""
     return ROOT
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Draw the same random numbers at each run; a test of chance seeds its own generators."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+READING = ("test_config", "test_records", "test_reference", "test_report_", "test_rulegraph")
+READING += ("test_statistics", "test_stop_rule")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what measures nothing: `make test` tests it beside the rest."""
+    for item in items:
+        if item.path.name.startswith(READING):
+            item.add_marker("reads")
 
 
 @pytest.hookimpl(wrapper=True)

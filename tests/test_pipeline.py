@@ -17,6 +17,9 @@ from apexbench import records
 from apexbench.jobs import retry
 from pipeline import Project, python_with_toy, toy_config
 
+MEASURED = ("--", "results/records/toy/index.json")
+"""Snakemake's arguments for a run that ends before the report."""
+
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
@@ -155,16 +158,17 @@ def test_a_run_whose_output_nobody_reads_any_more_ends(project):
 
 
 def test_what_changes_is_measured_again_and_nothing_else(project):
-    assert project.run().returncode == 0
+    assert project.run(*MEASURED).returncode == 0
     first = set(project.records())
     project.configure(toy_config("a", "b", "c"))
-    assert project.run().returncode == 0
+    assert project.run(*MEASURED).returncode == 0
     assert project.index()["measured"] == 1
     assert first < set(project.records())
     project.configure(toy_config("a", "b", "c") + "seed: 5\n")
-    assert project.run().returncode == 0
+    assert project.run(*MEASURED).returncode == 0
     assert project.index()["measured"] == 3
     assert not first & set(project.records())
+    assert project.run().returncode == 0
     project.configure(
         toy_config("a", "b", "c").replace("reference: false", "pdf: true, reference: false")
         + "seed: 5\n"
@@ -172,7 +176,7 @@ def test_what_changes_is_measured_again_and_nothing_else(project):
     told = project.run().stdout
     assert "Measuring" not in told
     project.configure(toy_config("a", "b", "c"))
-    assert project.run().returncode == 0
+    assert project.run(*MEASURED).returncode == 0
     assert project.index()["measured"] == 0
     assert first < set(project.records())
 
@@ -180,7 +184,7 @@ def test_what_changes_is_measured_again_and_nothing_else(project):
 def test_two_runs_in_one_folder_the_second_names_the_first(project):
     # Long enough for the other to come while it measures, however slowly that one starts.
     project.configure(toy_config(*"abcdefghijklmnopqrstuvwxyz"))
-    running = project.start("--", "results/records/toy/index.json")
+    running = project.start(*MEASURED)
     held = project.folder / "results/.lock"
     end = time.monotonic() + 120
     while not held.exists() and time.monotonic() < end:
@@ -198,10 +202,10 @@ def test_two_folders_on_one_machine_take_turns(tmp_path, python):
     # Long enough for the other to come while it measures, however slowly that one starts.
     first.configure(toy_config(*"abcdefghijklmnopqrstuvwxyz"))
     second.configure(toy_config("a", "b"))
-    running = [first.start("--", "results/records/toy/index.json")]
+    running = [first.start(*MEASURED)]
     while running[0].poll() is None and not list(first.folder.glob("results/records/toy/*-*.json")):
         time.sleep(0.05)
-    running.append(second.start("--", "results/records/toy/index.json"))
+    running.append(second.start(*MEASURED))
     told = [process.communicate(timeout=180)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0], told
     assert any("waiting for cpu" in text and "held by pid" in text for text in told)
@@ -235,11 +239,11 @@ def test_bad_input_is_one_sentence_and_nothing_is_lost(arguments, expected, fini
 
 
 def test_a_truncated_record_is_named_and_the_rest_is_kept(project):
-    assert project.run().returncode == 0
+    assert project.run(*MEASURED).returncode == 0
     broken, whole = sorted(project.records().values())
     when = whole.stat().st_mtime_ns
     broken.write_text(broken.read_text()[:500])
-    refused = project.run()
+    refused = project.run(*MEASURED)
     assert refused.returncode != 0
     assert broken.name in refused.stdout
     assert "delete that file" in refused.stdout
@@ -258,9 +262,9 @@ def test_a_truncated_record_is_named_and_the_rest_is_kept(project):
     assert (project.folder / "results/machine.json").exists()
     retry.clear(project.folder / "results", "ok")
     assert not whole.exists()
-    assert project.run().returncode == 0
+    assert project.run(*MEASURED).returncode == 0
     assert project.index()["measured"] == 2
-    assert "Nothing to be done" in project.run().stdout
+    assert "Nothing to be done" in project.run(*MEASURED).stdout
 
 
 def test_a_lost_job_leaves_a_partial_report_that_names_it(project):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from apexbench import records
+from apexbench import owner, records
 from apexbench.measuring import verdicts
 from apexbench.measuring.sampler import Samples, Settings
 from apexbench.report import readme
@@ -119,3 +119,16 @@ def test_the_readme_s_figures_are_drawn_from_the_records(monkeypatch):
     for path, svg in drawn.items():
         assert f"]({path})" in text
         assert path.read_text() == svg
+
+
+def test_the_end_of_a_run_says_where_every_report_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("results/report.html", "results/report/gpu/report.html"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    pages = ["results/report/gpu/report.html", "results/report/never-made/report.html"]
+    owner.succeed(Path("results/report.html"), pages)
+    assert capsys.readouterr().err.splitlines() == [
+        f"apexbench: report of the reference run gpu: {tmp_path / pages[0]}",
+        f"apexbench: report: {tmp_path / 'results/report.html'}",
+    ]

@@ -167,7 +167,7 @@ def test_quantised_samples_never_give_an_interval_narrower_than_the_tick(counts,
     assert place.high - place.low >= tick * 0.999
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     st.integers(0, 10_000),
     st.sampled_from([0.9, 1.0, 1.1]),

@@ -165,7 +165,7 @@ def test_rope_rotates_by_position():
     products = turned @ turned.T  # depends on the distance of two positions alone
     for distance in range(8):
         diagonal = products.diagonal(distance)
-        assert torch.allclose(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-6)
+        assert torch.allclose(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-5)
 
 
 def test_causal_model_cannot_see_the_future():

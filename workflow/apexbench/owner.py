@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +125,16 @@ def _say_if_full() -> None:
             say(str(error))
 
 
-def succeed(report: Path) -> None:
-    """Say where the report is and what is missing for more; a lost run's partial one goes."""
+def succeed(report: Path, references: Iterable[str] = ()) -> None:
+    """Say where the reports are and what is missing for more; a lost run's partial one goes.
+
+    ``references`` are the rebuilt reports of the runs in results/reference/.
+    """
     if not PARTIAL.is_symlink():
         shutil.rmtree(PARTIAL, ignore_errors=True)
     say_apex()
+    for page in filter(Path.exists, map(Path, references)):
+        say(f"report of the reference run {page.parent.name}: {page.absolute()}")
     if report.exists():
         say(f"report: {report.absolute()}")
 
