@@ -10,6 +10,7 @@ import pytest
 from apexbench import disk, inherited, locks, owner, records, stale
 from apexbench.errors import UserError
 from apexbench.plan import Plan
+from apexbench.report import evidence
 from apexbench.runtimes.decide import NATIVE
 
 
@@ -47,10 +48,55 @@ def test_a_run_takes_it_back(index, argv):
     assert taken(index, *argv)
 
 
+@pytest.mark.parametrize(
+    ("target", "gone"),
+    [
+        ("report", "report.html"),
+        ("{}/report.html", "report.html"),
+        ("{}/figures", "figures"),
+        ("table", "summary.csv"),
+        ("all", None),
+        ("{}/machine.json", None),
+    ],
+)
+@pytest.mark.parametrize("missing", [False, True], ids=["outdated", "gone"])
+def test_what_is_asked_for_by_name_and_is_made_of_it_goes_with_it(index, target, gone, missing):
+    results = index.parents[2]
+    (results / "figures").mkdir()
+    (results / "figures/a.svg").touch()
+    names = {"figures", "report.html", "summary.csv", "machine.json"}
+    for name in names - {"figures"}:
+        (results / name).touch()
+    if missing:
+        index.unlink()
+    assert taken(index, "--cores", "1", "--", target.format(results))
+    assert {name for name in names if not (results / name).exists()} == ({gone} - {None})
+
+
+def test_a_whole_index_leaves_what_is_asked_for(index):
+    os.utime(index)
+    (index.parents[2] / "report.html").touch()
+    assert not taken(index, "report")
+    assert (index.parents[2] / "report.html").exists()
+
+
 def test_a_folder_of_another_run_is_left_alone(index):
     with locks.run_lock(index.parents[2]):
         assert not taken(index, "--cores", "1")
     assert taken(index, "--cores", "1")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_an_index_that_is_no_file_is_named(index, make):
+    index.unlink()
+    make(index)
+    for reads in (
+        taken,
+        records.read_index,
+        lambda path: evidence.load(path.parents[2]),
+    ):
+        with pytest.raises(UserError, match=r"index.json is not a regular file: delete it"):
+            reads(index)
 
 
 @pytest.mark.parametrize(

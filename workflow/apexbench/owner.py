@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -18,7 +17,7 @@ from apexbench.cluster import lost
 from apexbench.errors import UserError
 from apexbench.machine.install import torch_build
 from apexbench.plan import Plan
-from apexbench.records import sweep
+from apexbench.records import load_json, read_text, sweep
 
 RESULTS = Path("results")
 PARTIAL = RESULTS / "partial"
@@ -142,8 +141,8 @@ def succeed(report: Path, references: Iterable[str] = ()) -> None:
 def say_apex() -> None:
     """Apex's state with the remedy, from the machine's description."""
     try:
-        apex = json.loads((RESULTS / "machine.json").read_text(encoding="utf-8"))["apex"]
-    except (OSError, ValueError, KeyError):
+        apex = load_json(read_text(RESULTS / "machine.json"))["apex"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, UserError):
         return
     if apex.get("gpu") and apex.get("state") != "compiled":
         say(" ".join(part for part in (apex.get("sentence"), apex.get("remedy")) if part))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbench.errors import UserError
-from apexbench.records import write_text_atomically
+from apexbench.records import read_text, write_text_atomically
 
 REMEDY = "run `apexbench image build` (or the same `make report` after removing {path})"
 
@@ -25,7 +25,7 @@ def read(path: Path) -> dict[str, Any]:
         UserError: it is not there or not one, or it describes a .sif that has changed since.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(read_text(path))
         engine, identity, reference = record["engine"], record["id"], record["reference"]
     except OSError as error:
         raise UserError(f"{path} is not there: run `apexbench image build`.") from error

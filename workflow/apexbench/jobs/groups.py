@@ -19,6 +19,12 @@ def arms(case: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     return [name for name in names if group is None or name in group["arms"]]
 
 
+def strangers(case: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """What the case's group names and is not one of ``names``: its record was altered."""
+    group = case.get(BESIDE)
+    return sorted(set(group["arms"]) - set(names)) if group is not None else []
+
+
 def anchor(case: Mapping[str, Any], baselines: Mapping[str, list[str]]) -> list[str]:
     """The arm beside which alone there must be room: none, or torch's default."""
     group = case.get(BESIDE)

@@ -23,6 +23,8 @@ def keep(results: Path, references: Path) -> str:
     indexes += sorted((results / "selfcheck" / "records").rglob("index.json"))
     if absent := [name for name in FILES if not (results / name).exists()]:
         raise UserError(f"{results / absent[0]} is missing: run `make report` to its end first.")
+    for name in ("machine.json", "config.json", "summary.json"):
+        records.read_mapping(results / name)
     loaded = {path: records.read_index(path) for path in indexes}
     machines = {record.provenance["machine"] for entries in loaded.values() for record in entries}
     if len(machines) != 1:

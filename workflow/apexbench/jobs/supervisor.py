@@ -189,7 +189,9 @@ def _measure(job: Job, process: int, legacy: str | None, progress: Progress) -> 
             _blame(job, end)
         after = len(job.done), sum(len(entry) for entry in job.lost.values())
         idle = idle + 1 if before == after else 0
-        if idle >= MOST_RESTARTS_WITHOUT_PROGRESS or (end.key is None and idle):
+        killed = end.status == -signal.SIGKILL and not end.memory_ended
+        most = MOST_RESTARTS_WITHOUT_PROGRESS if end.key is not None else 2 if killed else 1
+        if idle >= most:
             raise UserError(
                 f"the measuring process of {job.request.component} ends before it measures "
                 f"anything ({child.ending(end.status)}): read {job.log}"
@@ -270,11 +272,11 @@ def _note(job: Job, event: dict[str, Any], current: str | None, progress: Progre
             job.seconds[name if name != "total" else "cases"] = (
                 job.seconds.get(name if name != "total" else "cases", 0.0) + value
             )
+        if event["following"] is not None:
+            _follow(job, event["following"], event["process"])
+            progress.more(len(job.tasks))
         progress.record(len(job.done))
         return None
-    elif kind == "following":
-        _follow(job, event["case"], event["process"])
-        progress.more(len(job.tasks))
     return current
 
 

@@ -122,6 +122,12 @@ def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
             break
         names = groups.arms(task["case"], component.names(task["case"], request.implementations))
         events.send("case", key=task["key"], label=component.label(task["case"]))
+        if strangers := groups.strangers(task["case"], names):
+            raise UserError(
+                f"a record of {component.label(task['case'])} in {job['folder']} names "
+                f"'{strangers[0]}', which {component.name} does not have: delete that file and run "
+                "the same command again; no other record is touched."
+            )
         context.process = task["process"]
         try:
             record = case.measure(
@@ -133,10 +139,18 @@ def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
             )
             return EXIT_DEVICE_LOST
         written = records.write(record, Path(job["folder"]))
-        events.send("record", key=task["key"], file=written.name, seconds=record.seconds)
-        if (beside := groups.following(record)) is not None:
+        beside = groups.following(record)
+        # One event: what follows from a record is known as soon as the record counts as done.
+        events.send(
+            "record",
+            key=task["key"],
+            file=written.name,
+            seconds=record.seconds,
+            following=beside,
+            process=task["process"],
+        )
+        if beside is not None:
             following = request.task_of()(beside, task["process"])
-            events.send("following", case=beside, process=task["process"])
             if not any(Path(job["folder"]).glob(f"*-{following.key}.json")):
                 tasks.append({**asdict(following), "lost": {}})
     return 0

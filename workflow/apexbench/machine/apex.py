@@ -20,7 +20,7 @@ from apexbench.machine.apex_source import EXTENSIONS
 from apexbench.machine.gpu import cuda_driver_version, visible_gpus
 from apexbench.machine.import_probe import Imported, probe
 from apexbench.machine.install import ApexInstall, find_apex, torch_build
-from apexbench.records import digest, write_text_atomically
+from apexbench.records import digest, read_text, write_text_atomically
 
 STATES = (
     "absent",
@@ -146,8 +146,8 @@ def recall_status(folder: Path) -> ApexStatus:
     )
     path = folder / f"apex-{known}.json"
     try:
-        status = ApexStatus(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        status = ApexStatus(**json.loads(read_text(path)))
+    except (OSError, ValueError, TypeError, UserError):
         status = apex_status()
         write_text_atomically(path, json.dumps(status.to_dict()) + "\n")
     _recalled[:] = [status]

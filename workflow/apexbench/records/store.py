@@ -11,6 +11,7 @@ from typing import Any
 
 from apexbench.errors import UserError
 from apexbench.records.model import (
+    BESIDE,
     SCHEMA_VERSION,
     Cell,
     Check,
@@ -21,7 +22,7 @@ from apexbench.records.model import (
     Work,
     verdict,
 )
-from apexbench.records.text import file_name, load_json, write_text_atomically
+from apexbench.records.text import file_name, load_json, read_text, write_text_atomically
 
 SCHEMA_PATH = Path(__file__).parents[2] / "schemas" / "record.schema.json"
 
@@ -62,11 +63,20 @@ def _check_whole(value: dict[str, Any]) -> None:
         raise ValueError("a sample is not a whole number of nanoseconds")
 
 
+def _check_group(group: Any, names: list[str], displaced: list[str]) -> None:
+    """An arm is measured or had no room, and of a group each arm is one or the other."""
+    if both := set(names) & set(displaced):
+        raise ValueError(f"'{both.pop()}' had no room in it and is measured in it")
+    if group is not None and {*names, *displaced} != set(group["arms"]):
+        raise ValueError("it holds other implementations than its group")
+
+
 def _check_consistency(value: dict[str, Any]) -> None:
     _check_whole(value)
     names = [cell["implementation"] for cell in value["cells"]]
     if len(set(names)) != len(names):
         raise ValueError("an implementation stands in it twice")
+    _check_group(value["config"].get(BESIDE), names, value.get("displaced", []))
     for cell in value["cells"]:
         if cell["status"] == "ok" and not cell["quantities"] and not cell["details"]:
             raise ValueError(f"'{cell['implementation']}' is ok but holds no measurement")
@@ -155,9 +165,7 @@ def _from_dict(value: dict[str, Any]) -> Record:
 def read(path: Path) -> Record:
     """Read one record strictly; UserError as in :func:`parse`."""
     try:
-        if path.exists() and not path.is_file():
-            raise UserError(f"{path} is not a regular file: delete it.")
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path} is not a valid record (it is not UTF-8): delete that file and run the same "
@@ -173,12 +181,12 @@ def read(path: Path) -> Record:
 def outdated(path: Path) -> bool:
     """Whether a record that the index at ``path`` names is gone, or was written to since.
 
-    Or whether a case was killed from outside. Such an index is taken back before a run, so that its
-    job looks at each record again, keeps the whole ones and names a damaged one.
+    Or whether a case was killed from outside. The job of such an index runs again, looks at each
+    record, keeps the whole ones and names a damaged one. Raises UserError where it is no file.
     """
     try:
         since = path.stat().st_mtime_ns
-        index = load_json(path.read_text(encoding="utf-8"))
+        index = load_json(read_text(path))
         names = [Path(entry["file"]).name for entry in index["records"]]
         return bool(index.get("killed")) or any(
             (path.parent / name).stat().st_mtime_ns > since for name in names
@@ -196,7 +204,7 @@ def read_index(path: Path) -> list[Record]:
     another: it would count twice.
     """
     try:
-        index = load_json(path.read_text(encoding="utf-8"))
+        index = load_json(read_text(path))
         names = [Path(entry["file"]).name for entry in index["records"]]
         if len(set(names)) != len(names):
             raise ValueError("a record is named twice")
@@ -230,7 +238,7 @@ def misplaced(path: Path) -> UserError:
 
 def indexes(folder: Path) -> Iterator[Path]:
     """The ``index.json`` of every job of a run that is there, in a stable order."""
-    yield from (path for path in expected(folder) if path.is_file())
+    yield from (path for path in expected(folder) if path.exists() or path.is_symlink())
 
 
 def expected(folder: Path) -> list[Path]:
@@ -242,10 +250,10 @@ def expected(folder: Path) -> list[Path]:
     """
     path = folder / "config.json"
     try:
-        named = load_json(path.read_text(encoding="utf-8"))["indexes"]
+        named = load_json(read_text(path))["indexes"]
     except PermissionError as error:
         raise UserError(f"{path} cannot be read: give yourself the permission to.") from error
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return sorted((folder / "records").rglob("index.json"))
     return _inside(folder, named)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbench.disk import a_file, cannot_write
+from apexbench.errors import UserError
 
 WRITING = ".writing-"
 """How the name of a file begins that is not whole yet."""
@@ -25,10 +26,37 @@ def _refuse_constant(name: str) -> None:
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise ValueError(f"the key '{twice}' stands in it twice")
     return result
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; UserError where a folder, a device or a pipe lies there: one could wait.
+
+    Raises also what a reader has to say better: OSError, UnicodeDecodeError.
+    """
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file: delete it.")
+    return path.read_text(encoding="utf-8")
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """A JSON file that is no record, strictly read; UserError where it holds no mapping."""
+    try:
+        value = load_json(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path} is not valid JSON: delete it and run the same command again."
+        ) from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): make it readable.") from error
+    if not isinstance(value, dict):
+        raise UserError(
+            f"{path} is not an apexbench file: delete it and run the same command again."
+        )
+    return value
 
 
 def load_json(text: str) -> Any:

@@ -194,7 +194,7 @@ def _arm(name: str, group: list[Record]) -> Arm:
         package=shown.package,
         status=shown.status,
         description=shown.description,
-        reason=shown.reason if not good or len(good) == len(cells) else _partly(cells, len(good)),
+        reason=shown.reason if not good or len(good) == len(cells) else _partly(cells),
         remedy=next((cell.remedy for _, cell in cells if cell.remedy), None),
         kernels=shown.kernels,
         details=shown.details,
@@ -212,12 +212,15 @@ def _peak(cell: Cell) -> int:
     return (cell.peak_memory_bytes or 0) + (int(pool) if isinstance(pool, int) else 0)
 
 
-def _partly(cells: list[tuple[Record, Cell]], good: int) -> str:
+def _partly(cells: list[tuple[Record, Cell]]) -> str:
     record, cell = next((record, cell) for record, cell in cells if cell.status != "ok")
-    return (
-        f"ok in {good} of {len(cells)} processes; process {record.process}: "
-        f"{cell.status}: {cell.reason}"
-    )
+    processes = {record.process for record, _ in cells}
+    good = {record.process for record, cell in cells if cell.status == "ok"}
+    where = f"process {record.process}"
+    if group := record.config.get(BESIDE):  # a baseline is measured in each group of a process
+        where += f", beside {', '.join(sorted(set(group['arms']) - set(group['held'])))}"
+    of = f"{len(processes)} process{'es' * (len(processes) > 1)}"
+    return f"ok in {len(good)} of {of}; {where}: {cell.status}: {cell.reason}"
 
 
 def _parity_error(cells: Iterable[Cell]) -> float | None:

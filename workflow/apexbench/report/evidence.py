@@ -103,20 +103,9 @@ def _slim(record: Record) -> Record:
 
 def mapping(path: Path) -> dict[str, Any]:
     """A JSON file beside the records, strictly read; empty where there is none."""
-    if not path.is_file():
+    if not path.exists() and not path.is_symlink():
         return {}
-    try:
-        value = records.load_json(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path} is not valid JSON: delete it and run the same command again."
-        ) from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): make it readable.") from error
-    if not isinstance(value, dict):
-        raise UserError(
-            f"{path} is not an apexbench file: delete it and run the same command again."
-        )
+    value = records.read_mapping(path)
     return {str(name): printable(entry) for name, entry in value.items()}
 
 
@@ -161,8 +150,8 @@ def load(path: Path, expect: Sequence[Path] = ()) -> Evidence:
         config=mapping(folder / "config.json"),
     )
     expect = [Path(index) for index in expect] or records.expected(folder)
-    indexes = [path for path in expect if path.is_file()]
-    absent = [index for index in expect if not index.is_file()]
+    indexes = [path for path in expect if path.exists() or path.is_symlink()]
+    absent = [index for index in expect if index not in indexes]
     if not indexes and not absent:
         raise UserError(
             f"{folder / 'records'} holds no index.json: run `snakemake --cores 1` first, or name a "

@@ -84,7 +84,7 @@ def _read(folder: Path) -> list[Record]:
 
 def _plan(folder: Path) -> dict[str, Any]:
     path = folder / "plan.json"
-    return dict(records.load_json(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    return records.read_mapping(path) if path.exists() else {}
 
 
 def _two(found: list[Record]) -> tuple[Record, Record] | None:
@@ -126,7 +126,7 @@ def _seconds(folder: Path, planned: int) -> float | None:
     for path in sorted((folder / "records").glob("*/index.json")):
         if path.parent.name in APART:
             continue
-        index = records.load_json(path.read_text(encoding="utf-8"))
+        index = records.read_mapping(path)
         processes = {entry.get("process") for entry in index["records"]}
         if index.get("measured") != len(index["records"]) or len(processes) != 1:
             return None

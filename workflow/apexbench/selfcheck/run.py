@@ -149,9 +149,9 @@ def _plan(wanted: Wanted) -> plans.Plan:
     """The run in ``results`` as it was configured, or what config.yaml says now."""
     plan = plans.load(ROOT, {"device": wanted.device})
     path = wanted.results / "config.json"
-    if not path.is_file():
+    if not path.exists():
         return plan
-    values = records.load_json(path.read_text(encoding="utf-8"))
+    values = records.read_mapping(path)
     known = {entry.name for entry in fields(Config)} - {"warnings"}
     if values.get("device") != plan.config.device or not known <= set(values):
         return plan
