@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from apexbench import records
+from apexbench.errors import UserError
 from apexbench.jobs import groups, supervisor
 from apexbench.jobs.request import Request
 from apexbench.report.cases import merge
@@ -113,3 +114,53 @@ def test_a_lost_group_alone_is_measured_again(place):
     found, index = run(place, 3)
     assert index["measured"] == 1
     assert held(found) == [["plain", "other", name] for name in "abc"]
+
+
+KILLS = """
+import os, signal
+events = getattr(__import__("sys").modules["__main__"], "Events", None)
+if events:
+    send = events.send
+    def killing(self, event, **values):
+        send(self, event, **values)
+        if event == "record" and not os.path.exists(os.environ["TOY_KILLED"]):
+            open(os.environ["TOY_KILLED"], "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+    events.send = killing
+"""
+
+
+def test_a_worker_killed_right_after_its_first_record_loses_no_group(place, monkeypatch):
+    monkeypatch.setenv("TOY_KILLED", str(place / "killed"))
+    with (place / "site/crowded_component.py").open("a") as module:
+        module.write(KILLS)
+    found, index = run(place, 3)
+    assert (place / "killed").exists()
+    assert held(found) == [["plain", "other", name] for name in "abc"]
+    assert index["measured"] == 3
+
+
+@pytest.mark.parametrize(
+    ("group", "displaced", "sentence"),
+    [
+        (0, ["plain"], "'plain' had no room in it and is measured in it"),
+        (1, [], "it holds other implementations than its group"),
+        (0, ["nosuch", "b"], "names 'nosuch', which toy does not have: delete that file"),
+    ],
+)
+def test_a_record_whose_arms_were_altered_is_named(place, group, displaced, sentence):
+    _, index = run(place, 3)
+    path = place / "results/records/toy" / index["records"][group]["file"]
+    path.write_text(json.dumps({**json.loads(path.read_text()), "displaced": displaced}))
+    with pytest.raises(UserError, match=sentence):
+        run(place, 3)
+
+
+def test_a_reason_counts_processes_and_names_the_group(place):
+    found, _ = run(place, 3)
+    for cell in found[1].cells:
+        if cell.implementation == "plain":
+            cell.status, cell.reason = "failed", "on purpose"
+    [case] = merge(found)
+    reason = case.arm("plain").reason
+    assert reason == "ok in 1 of 1 process; process 0, beside b, c: failed: on purpose"

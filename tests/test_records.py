@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import record_factory as factory
 from apexbench import cli, records
 from apexbench.errors import UserError
-from apexbench.report import summary
+from apexbench.report import evidence, summary
 
 WHOLE = records.dump(factory.optimizer()[0])
 SAMPLE = str(json.loads(WHOLE)["cells"][0]["quantities"]["step_time"]["samples"][0])
@@ -161,3 +161,21 @@ def test_an_index_is_outdated_once_a_record_is_gone_or_written_to(tmp_path):
 def test_a_terminal_obeys_no_name_in_a_message(capsys):
     assert cli._say("a \x1b[31mred\x1b]0;owned\x07 \u202ename") == 2
     assert capsys.readouterr().err == "apexbench: a \ufffd[31mred\ufffd]0;owned\ufffd \ufffdname\n"
+
+
+def test_a_key_twice_among_many_is_found_at_once():
+    text = json.dumps({f"k{number}": 1 for number in range(200_000)})[:-1] + ', "z": 1, "z": 2}'
+    begin = time.process_time()
+    with pytest.raises(ValueError, match="the key 'z' stands in it twice"):
+        records.load_json(text)
+    assert time.process_time() - begin < 5
+
+
+@pytest.mark.parametrize("name", ["config.json", "machine.json"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_what_is_no_file_beside_the_records_is_named(tmp_path, name, make):
+    factory.write_run(tmp_path, factory.amp())
+    (tmp_path / name).unlink(missing_ok=True)
+    make(tmp_path / name)
+    with pytest.raises(UserError, match=f"{name} is not a regular file: delete it"):
+        evidence.load(tmp_path)

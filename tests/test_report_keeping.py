@@ -66,6 +66,32 @@ def test_another_commit_of_apex_is_named_and_a_damaged_reference_needs_force(tmp
     assert "could not be read, is replaced" in replacing.check(new, out, True)
 
 
+@pytest.mark.parametrize("name", ["machine.json", "config.json", "summary.json"])
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (b"[" * 100_000, "is not valid JSON"),
+        (b"{", "is not valid JSON"),
+        (b"", "is not valid JSON"),
+        (b"[]", "is not an apexbench file"),
+        ("{}".encode("utf-16"), "is not valid JSON"),
+        (None, "is not a regular file"),
+    ],
+    ids=["deep", "truncated", "empty", "list", "utf-16", "folder"],
+)
+def test_a_damaged_file_is_never_made_a_reference(tmp_path, name, content, cause) -> None:
+    run = finished(tmp_path / "run", "run")
+    (run / name).unlink()
+    if content is None:
+        (run / name).mkdir()
+    else:
+        (run / name).write_bytes(content)
+    refused = reference(run, tmp_path / "reference")
+    assert isinstance(refused.exception, UserError)
+    assert f"{name} {cause}" in str(refused.exception)
+    assert not (tmp_path / "reference").exists()
+
+
 def test_make_says_what_it_made_and_passes_force_on(tmp_path) -> None:
     make = shutil.which("make")
     if make is None:

@@ -122,6 +122,30 @@ def test_one_kill_from_outside_costs_nothing(toy, tmp_path, monkeypatch):
     assert not records.outdated(toy / "results" / "records" / "toy" / "index.json")
 
 
+KILLS_AT_ITS_IMPORT = """
+import glob, os, signal, sys
+times, place = int(os.environ["TOY_KILLS"]), os.environ["TOY_KILLED"]
+done = len(glob.glob(place + "-*"))
+if done < times and hasattr(sys.modules["__main__"], "Events"):
+    open(f"{place}-{done}", "x").close()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_kill_while_the_process_starts_is_tried_once_more(toy, monkeypatch, times):
+    monkeypatch.setenv("TOY_KILLS", str(times))
+    monkeypatch.setenv("TOY_KILLED", str(toy / "killed"))
+    with (toy / "site/toy_component.py").open("a") as module:
+        module.write(KILLS_AT_ITS_IMPORT)
+    if times == 1:
+        assert run(toy, request("none"))[1]["measured"] == 1
+    else:
+        with pytest.raises(UserError, match=r"ends before it measures anything \(.*SIGKILL"):
+            run(toy, request("none"))
+    assert len(list(toy.glob("killed-*"))) == times
+
+
 def test_a_kill_by_the_kernel_for_lack_of_memory_is_told_apart(toy, monkeypatch):
     """The count of the cgroup rises by one between the child's start and its end."""
     monkeypatch.setattr(host, "oom_kills", functools.partial(next, itertools.count()))
