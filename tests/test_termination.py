@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from apexbench import locks, owner
+from apexbench import broken_pipe, cli, locks, owner
+from apexbench.errors import UserError
+from apexbench.image import log
 from apexbench.jobs.progress import Progress
 from apexbench.termination import handle_beside_main
 
@@ -141,13 +145,48 @@ def test_ctrl_c_while_a_command_is_being_imported_is_no_traceback(tmp_path):
     assert told == ""
 
 
-def test_a_reader_that_is_gone_ends_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.EIO, errno.ENOSPC])
+def test_a_reader_that_is_gone_ends_nothing(tmp_path, monkeypatch, number):
     class Gone(io.StringIO):
         def write(self, text):
-            raise BrokenPipeError(32, "Broken pipe")
+            raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(sys, "stderr", Gone())
     Progress("toy", 2, tmp_path / "toy.log").start(0)
     owner.say("preset quick")
-    locks._to_stderr("waits")
+    locks.say("waits")
+    assert cli._say("refused") == 2
+    with pytest.raises(UserError, match="exit status 3"):
+        log.run(["bash", "-c", "echo x; exit 3"], tmp_path / "x.log", "it", echo=True)
     assert "toy: 2 cases" in (tmp_path / "toy.log").read_text()
+    assert broken_pipe._Outliving(Gone()).write("five\n") == 5
+
+
+def test_nothing_printed_for_a_person_can_end_a_run():
+    """Whoever prints on stderr goes through one function, which never fails."""
+    package = WORKFLOW / "apexbench"
+    printing = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if re.search(r"print\([^)]*file=sys\.stderr", path.read_text(encoding="utf-8"))
+    }
+    # The latter is of a step inside an image's build, where there is no more of the package.
+    assert printing == {"broken_pipe.py", "image/inside.py"}
+
+
+def test_a_job_whose_terminal_is_gone_goes_on(tmp_path):
+    """Nohup, then the window is closed: every write is EIO."""
+    master, slave = os.openpty()
+    os.close(master)
+    words = ["exec", "--runtime", "native", "--no-lock", "--results", str(tmp_path)]
+    words += ["--", "configuration", "--text={}", "--out", str(tmp_path / "config.json")]
+    done = subprocess.run(
+        [sys.executable, "-m", "apexbench", *words],
+        env={**os.environ, "PYTHONPATH": str(WORKFLOW)},
+        stdout=slave,
+        stderr=slave,
+        check=False,
+    )
+    os.close(slave)
+    assert done.returncode == 0
+    assert (tmp_path / "config.json").read_text() == "{}\n"
