@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from apexbench import broken_pipe, cli, locks, owner
+from apexbench import broken_pipe, cli, locks, owner, plan
 from apexbench.errors import UserError
 from apexbench.image import log
 from apexbench.jobs.progress import Progress
@@ -128,10 +129,25 @@ def test_an_ignored_or_default_signal_stays_so(kept):
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_ctrl_c_while_a_command_is_being_imported_is_no_traceback(tmp_path):
-    (tmp_path / "typer.py").write_text("import time; print('loading', flush=True); time.sleep(30)")
+@pytest.mark.parametrize(
+    ("slow", "words"),
+    [
+        ("typer", ["apexbench", "doctor"]),
+        ("torch", ["apexbench.jobs.worker", "{}"]),
+        ("torch", ["apexbench.jobs.ranks", "2", "{}"]),
+    ],
+    ids=("command", "worker", "ranks"),
+)
+def test_ctrl_c_while_a_command_is_being_imported_is_no_traceback(tmp_path, slow, words):
+    (tmp_path / f"{slow}.py").write_text(
+        "import time; print('loading', flush=True); time.sleep(30)"
+    )
+    request = {"component": "layer_norm", "device": "cpu", "seed": 0, "environment": {}}
+    request["measuring"] = {"implementation_seconds": 9}
+    job = {"request": request, "beat": str(tmp_path / "beat"), "events": 1, "cache": "x"}
+    (tmp_path / "job.json").write_text(json.dumps(job))
     running = subprocess.Popen(
-        [sys.executable, "-m", "apexbench", "doctor"],
+        [sys.executable, "-m", *(word.format(tmp_path / "job.json") for word in words)],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{WORKFLOW}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -143,6 +159,16 @@ def test_ctrl_c_while_a_command_is_being_imported_is_no_traceback(tmp_path):
     _, told = running.communicate(timeout=10)
     assert running.returncode == -signal.SIGINT
     assert told == ""
+
+
+def test_ctrl_c_while_the_snakefile_is_read_is_one_sentence(tmp_path, monkeypatch):
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan.planned, "decision", pressed)
+    with pytest.raises(SystemExit, match=r"^apexbench: interrupted before the first job began\.$"):
+        plan.load(tmp_path, {})
 
 
 @pytest.mark.parametrize("number", [errno.EPIPE, errno.EIO, errno.ENOSPC])

@@ -278,6 +278,8 @@ def load(
         inherited.prepare(config, in_job)
     except UserError as error:
         sys.exit(f"apexbench: {error}")
+    except KeyboardInterrupt:
+        sys.exit("apexbench: interrupted before the first job began.")
     return plan
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from apexbench import records
 from apexbench.errors import UserError
 from apexbench.processes import die_with_parent
+from apexbench.termination import interrupted_quietly
 
 EXIT_DEVICE_LOST = 17
 EXIT_REFUSED = 18
@@ -143,4 +144,5 @@ def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
 
 
 if __name__ == "__main__":
+    interrupted_quietly()  # nor has a measurement anything to clear up
     sys.exit(main(sys.argv[1]))
