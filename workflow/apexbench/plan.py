@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 import os
 import shlex
@@ -174,7 +173,9 @@ class Plan:
         path = self.config.transformer["corpus"]
         if component != "transformer" or path is None:
             return {}
-        return {"corpus": hashlib.sha256(Path(path).read_bytes()).hexdigest()}
+        from apexbench.transformer.corpus import fingerprint as of_text
+
+        return {"corpus": of_text(Path(path))}
 
     def sources(self, component: str) -> list[str]:
         """Source files that a component's measurements depend on, relative where possible."""
