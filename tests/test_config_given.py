@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from apexbench import config
 from apexbench import plan as plans
 from apexbench.config import given
 from apexbench.errors import UserError
@@ -49,6 +50,27 @@ def test_a_config_file_of_the_command_line_is_read_strictly(name, tmp_path):
 def test_what_snakemake_lets_pass_is_refused(words, expected):
     with pytest.raises(UserError, match=expected):
         given.check(words)
+
+
+@pytest.mark.parametrize("number", ["9" * 45, "-" + "9" * 90, "1e-400", "0.0000e-1", "1.0e400"])
+def test_a_number_that_cannot_be_kept_is_never_another(tmp_path, number):
+    """Neither 0, nor infinite, nor rounded: Snakemake's reader would make it so."""
+    path = tmp_path / "x.yaml"
+    path.write_text(f"seed: {number}\n")
+    (tmp_path / "config.yaml").write_text(path.read_text())
+    ways = (
+        lambda: config.load(tmp_path),
+        lambda: given.check(["--configfile", str(path)]),
+        lambda: given.check(["--config", f"seed={number}"]),
+        lambda: given.check(["--config", f"transformer={{seeds: [{number}]}}"]),
+    )
+    for way in ways:
+        if number == "0.0000e-1":
+            way()
+            continue
+        with pytest.raises(UserError) as caught:
+            way()
+        assert f"'{number[:50]}" in str(caught.value)
 
 
 def test_what_is_well_formed_passes(tmp_path):
