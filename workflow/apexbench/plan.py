@@ -257,16 +257,18 @@ def load(
         if not in_job:
             given.check_files(map(Path, configfiles))
             given.check_values(given.values(sys.argv[1:]))
-        requested = str(overrides.get("device", "auto"))
         runtime = planned.decision(root, overrides)
         has_gpu = device_choice("auto", runtime.contained).device == "cuda"
         config = configs.load(root, overrides, has_gpu, implementation_names())
         if config.cluster == "none":
-            inside = runtime.contained
-            choice = device_choice(config.device if requested != "auto" else "auto", inside)
-            if config.device == "cuda":
-                choice = device_choice("cuda", inside)
-            why = choice.why
+            asked = "cuda" if config.device == "cuda" else configs.device_asked(root, overrides)
+            why = device_choice(asked, runtime.contained).why
+            if config.gpu_model and asked == "auto":
+                obstacle = why.removeprefix("Measuring on the CPU: ").rstrip(".")
+                raise UserError(
+                    f"gpu_model is '{config.gpu_model}', but no GPU can be used here ({obstacle}): "
+                    "remove gpu_model, or set device: cpu."
+                )
         else:
             model = config.gpu_model or "whichever GPU it gives"
             why = "its jobs go to Slurm" + (f", on {model}." if config.device == "cuda" else ".")
