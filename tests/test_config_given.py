@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -11,7 +12,9 @@ from apexbench import config
 from apexbench import plan as plans
 from apexbench.config import given
 from apexbench.errors import UserError
+from conftest import ROOT
 
+WORKFLOW = ROOT / "workflow"
 BOMB = "a: &a [x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{last}'] * 10)}]\n"
     for last, name in zip("abcde", "bcdef", strict=True)
@@ -71,6 +74,33 @@ def test_a_number_that_cannot_be_kept_is_never_another(tmp_path, number):
         with pytest.raises(UserError) as caught:
             way()
         assert f"'{number[:50]}" in str(caught.value)
+
+
+def test_what_is_no_config_file_is_a_sentence_before_snakemake_reads_it(tmp_path):
+    """Which has a traceback for a folder and for bytes, waits for a pipe, and reads zeros for ever.
+
+    In a process of its own, which a wait does not hold up.
+    """
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    (tmp_path / "bytes").write_bytes(b"seed: \xff\n")
+    for name, expected in {
+        ".": "is not a file: put a YAML file there.",
+        "pipe": "is not a file: put a YAML file there.",
+        "zeros": "is not a file: put a YAML file there.",
+        "bytes": "line 1 is not UTF-8: save the file as UTF-8.",
+    }.items():
+        path = tmp_path / name
+        refused = subprocess.run(
+            [sys.executable, "-m", "apexbench", "given", "--", "--configfile", str(path)],
+            env={**os.environ, "PYTHONPATH": str(WORKFLOW)},
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert refused.returncode == 2
+        assert refused.stderr == f"apexbench: {path} {expected}\n"
 
 
 def test_what_is_well_formed_passes(tmp_path):
