@@ -109,6 +109,8 @@ def test_another_gpu_than_the_one_stated_is_refused(monkeypatch, found, how):
 def test_no_gpu_at_all_is_refused_too(monkeypatch, tmp_path):
     """But for a run that states the CPU, or whose jobs go elsewhere."""
     monkeypatch.chdir(tmp_path)
+    for variable in ("APEXBENCH_THREADS", "APEXBENCH_RUN_ID"):  # which a plan sets where unset
+        monkeypatch.setenv(variable, "1")
     monkeypatch.setattr("apexbench.machine.environment.visible_gpus", list)
     (tmp_path / "config.yaml").write_text("gpu_model: NVIDIA H200\npreset: quick\n")
     with pytest.raises(SystemExit) as caught:
@@ -126,6 +128,8 @@ def test_no_gpu_at_all_is_refused_too(monkeypatch, tmp_path):
 def test_a_stated_cpu_is_why(monkeypatch, tmp_path):
     """Also beside a GPU that could be used."""
     monkeypatch.chdir(tmp_path)
+    for variable in ("APEXBENCH_THREADS", "APEXBENCH_RUN_ID"):  # which a plan sets where unset
+        monkeypatch.setenv(variable, "1")
     monkeypatch.setattr("apexbench.machine.environment.visible_gpus", lambda: [H200])
     monkeypatch.setattr("apexbench.machine.environment._why_not_cuda", lambda inside: None)
     (tmp_path / "config.yaml").write_text("device: cpu\n")

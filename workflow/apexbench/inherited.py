@@ -40,7 +40,7 @@ def prepare(config: Config, in_job: bool) -> None:
     """Set the number of threads and the run's id; on a cluster's node, whose children jobs are."""
     # Snakemake overwrites OMP_NUM_THREADS with a rule's threads: what the user set is kept here.
     if config.cluster == "none":
-        os.environ[THREADS] = str(_threads() or cores())
+        os.environ[THREADS] = str(threads_asked(THREADS) or _threads() or cores())
     elif in_job:
         # The login node's cores and its Snakemake mean nothing on this node.
         os.environ[THREADS] = str(threads_asked(THREADS) or allocation.threads())
@@ -49,5 +49,5 @@ def prepare(config: Config, in_job: bool) -> None:
 
 
 def _threads() -> int | None:
-    """The threads that the user asks for. Raises UserError."""
-    return threads_asked(THREADS) or threads_asked("OMP_NUM_THREADS")
+    """What OMP_NUM_THREADS asks for; raises UserError."""
+    return threads_asked("OMP_NUM_THREADS")
