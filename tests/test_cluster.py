@@ -9,7 +9,7 @@ import types
 import pytest
 import yaml
 
-from apexbench import execute, owner
+from apexbench import execute, owner, plan
 from apexbench.cluster import allocation, fingerprint
 from apexbench.config import loader
 from apexbench.errors import UserError
@@ -104,6 +104,36 @@ def test_another_gpu_than_the_one_stated_is_refused(monkeypatch, found, how):
     monkeypatch.setattr("apexbench.machine.gpu.visible_gpus", lambda: [other])
     with pytest.raises(UserError, match=r"planned for NVIDIA H200 but .* has NVIDIA H"):
         provenance.gpu(stated)
+
+
+def test_no_gpu_at_all_is_refused_too(monkeypatch, tmp_path):
+    """But for a run that states the CPU, or whose jobs go elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("APEXBENCH_THREADS", "APEXBENCH_RUN_ID"):  # which a plan sets where unset
+        monkeypatch.setenv(variable, "1")
+    monkeypatch.setattr("apexbench.machine.environment.visible_gpus", list)
+    (tmp_path / "config.yaml").write_text("gpu_model: NVIDIA H200\npreset: quick\n")
+    with pytest.raises(SystemExit) as caught:
+        plan.load(tmp_path, {})
+    assert str(caught.value) == (
+        "apexbench: gpu_model is 'NVIDIA H200', but no GPU can be used here (no NVIDIA GPU is "
+        "visible): remove gpu_model, or set device: cpu."
+    )
+    stated = plan.load(tmp_path, {"device": "cpu"})
+    assert stated.config.device == "cpu"
+    assert stated.why_device == "The configuration asks for the CPU."
+    assert plan.load(tmp_path, {"cluster": "slurm", "device": "cuda"}).config.device == "cuda"
+
+
+def test_a_stated_cpu_is_why(monkeypatch, tmp_path):
+    """Also beside a GPU that could be used."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("APEXBENCH_THREADS", "APEXBENCH_RUN_ID"):  # which a plan sets where unset
+        monkeypatch.setenv(variable, "1")
+    monkeypatch.setattr("apexbench.machine.environment.visible_gpus", lambda: [H200])
+    monkeypatch.setattr("apexbench.machine.environment._why_not_cuda", lambda inside: None)
+    (tmp_path / "config.yaml").write_text("device: cpu\n")
+    assert plan.load(tmp_path, {}).why_device == "The configuration asks for the CPU."
 
 
 def test_the_allocation_is_read_from_slurms_variables():

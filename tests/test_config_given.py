@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
+from apexbench import config
 from apexbench import plan as plans
 from apexbench.config import given
 from apexbench.errors import UserError
+from conftest import ROOT
 
+WORKFLOW = ROOT / "workflow"
 BOMB = "a: &a [x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{last}'] * 10)}]\n"
     for last, name in zip("abcde", "bcdef", strict=True)
@@ -49,6 +53,54 @@ def test_a_config_file_of_the_command_line_is_read_strictly(name, tmp_path):
 def test_what_snakemake_lets_pass_is_refused(words, expected):
     with pytest.raises(UserError, match=expected):
         given.check(words)
+
+
+@pytest.mark.parametrize("number", ["9" * 45, "-" + "9" * 90, "1e-400", "0.0000e-1", "1.0e400"])
+def test_a_number_that_cannot_be_kept_is_never_another(tmp_path, number):
+    """Neither 0, nor infinite, nor rounded: Snakemake's reader would make it so."""
+    path = tmp_path / "x.yaml"
+    path.write_text(f"seed: {number}\n")
+    (tmp_path / "config.yaml").write_text(path.read_text())
+    ways = (
+        lambda: config.load(tmp_path),
+        lambda: given.check(["--configfile", str(path)]),
+        lambda: given.check(["--config", f"seed={number}"]),
+        lambda: given.check(["--config", f"transformer={{seeds: [{number}]}}"]),
+    )
+    for way in ways:
+        if number == "0.0000e-1":
+            way()
+            continue
+        with pytest.raises(UserError) as caught:
+            way()
+        assert f"'{number[:50]}" in str(caught.value)
+
+
+def test_what_is_no_config_file_is_a_sentence_before_snakemake_reads_it(tmp_path):
+    """Which has a traceback for a folder and for bytes, waits for a pipe, and reads zeros for ever.
+
+    In a process of its own, which a wait does not hold up.
+    """
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    (tmp_path / "bytes").write_bytes(b"seed: \xff\n")
+    for name, expected in {
+        ".": "is not a file: put a YAML file there.",
+        "pipe": "is not a file: put a YAML file there.",
+        "zeros": "is not a file: put a YAML file there.",
+        "bytes": "line 1 is not UTF-8: save the file as UTF-8.",
+    }.items():
+        path = tmp_path / name
+        refused = subprocess.run(
+            [sys.executable, "-m", "apexbench", "given", "--", "--configfile", str(path)],
+            env={**os.environ, "PYTHONPATH": str(WORKFLOW)},
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert refused.returncode == 2
+        assert refused.stderr == f"apexbench: {path} {expected}\n"
 
 
 def test_what_is_well_formed_passes(tmp_path):

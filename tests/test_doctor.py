@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -76,6 +77,17 @@ def test_colours_on_a_terminal_only(monkeypatch, tmp_path):
     monkeypatch.setenv("TERM", "xterm-256color")
     set_up(monkeypatch)
     assert "\x1b[" in output(tmp_path, tty=True)[1]
+
+
+@pytest.mark.parametrize("state", ["python_only", "foreign", "broken", "absent"])
+def test_a_wrong_apex_without_a_gpu_has_its_remedy_too(monkeypatch, tmp_path, state):
+    """None need be installed for a CPU, so that an absent one has none."""
+    status = dataclasses.replace(PYTHON_ONLY, state=state, gpu=False)
+    set_up(monkeypatch, status=status)
+    code, text = output(tmp_path)
+    assert code == 0
+    assert "once an NVIDIA GPU is here" in " ".join(text.split())
+    assert (status.remedy in text.splitlines()) == (state != "absent")
 
 
 def test_python_only_gives_the_command_on_one_line(monkeypatch, tmp_path):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from apexbench import config as configs
 from apexbench.errors import UserError
 from apexbench.image import log as logs
 from apexbench.image import record, sbom, sif
+from apexbench.image.planned import ImagePlan
 from apexbench.machine.apex_source import COMMIT, REPOSITORY
+from apexbench.runtimes.decide import Decision
+from conftest import ROOT
 from image_recipe import DIGEST
 
 
@@ -62,6 +68,10 @@ def test_a_sif_that_changed_or_went_is_refused(tmp_path):
         record.read(out)
     with pytest.raises(UserError, match=r"image\.sif: .* is not there"):
         sif.given(str(file), out)
+    os.mkfifo(file)
+    loaded = configs.load(ROOT, {"image": {"sif": str(file)}})
+    with pytest.raises(UserError, match=r"image\.sif: .* is not there, or no file: correct"):
+        ImagePlan(loaded, Decision("apptainer", ""), ROOT).check_recipe()
     with pytest.raises(UserError, match="run `apexbench image build`"):
         record.read(tmp_path / "none.json")
     out.write_text("{}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import time
 
 import pytest
 
@@ -95,6 +97,32 @@ def test_the_probe_gives_up_in_time(site):
     results = import_probe.probe(["torch", "apex"], path, time_limit=1)
     assert results["torch"].error == "no answer within 1 s"
     assert not results["apex"].ok
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("import time; time.sleep(600)", "no answer within 3 s"),
+        ("import os; os._exit(3)", "the import ended the process with status 3"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("def", "SyntaxError: invalid syntax"),
+    ],
+    ids=("hang", "exit", "SystemExit", "syntax"),
+)
+def test_an_apex_whose_import_does_not_end_well_is_named_in_one_time_limit(
+    site, monkeypatch, body, sentence
+):
+    """Its parts are not tried again: each would take as long."""
+    site.python_apex()
+    site.metadata()
+    site.write("apex/__init__.py", body)
+    monkeypatch.setattr(apex, "probe", functools.partial(import_probe.probe, time_limit=3))
+    begin = time.monotonic()
+    status = site.status()
+    assert time.monotonic() - begin < 6
+    assert status.state == "broken"
+    assert f"apex cannot be imported ({sentence}" in status.sentence
+    assert status.remedy
 
 
 def test_output_of_a_module_does_not_disturb_the_answers(site):

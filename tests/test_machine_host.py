@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from apexbench import plan
+from apexbench.jobs import worker
 from apexbench.machine import describe, engines, host, install, toolchain
 
 
@@ -190,6 +192,27 @@ def test_writable_or_why_not(tmp_path):
     assert host.why_not_writable(file) == f"{file} is not a folder"
     assert host.free_disk_bytes(tmp_path / "not" / "there") > 0
     assert host.why_not_writable("/proc/self") is not None
+
+
+@pytest.mark.parametrize("asked", ["abc", "1e3", "-1", "²", "9" * 30])
+def test_what_is_no_number_of_threads_gets_a_sentence(monkeypatch, tmp_path, asked):
+    """Before the first job, and in a measuring process that somebody starts without Snakemake."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("APEXBENCH_THREADS", asked)
+    sentence = f"APEXBENCH_THREADS is '{asked}', which is no number of threads: unset it, or "
+    (tmp_path / "config.yaml").write_text("{}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        plan.load(tmp_path, {"preset": "quick", "device": "cpu"})
+    assert str(caught.value).startswith(f"apexbench: {sentence}")
+
+    reading, writing = os.pipe()
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({"request": {"device": "cpu"}, "events": writing}))
+    monkeypatch.setattr(worker, "die_with_parent", lambda: None)
+    assert worker.main(str(job)) == worker.EXIT_REFUSED
+    assert json.loads(os.read(reading, 4096))["text"].startswith(sentence)
+    os.close(reading)
 
 
 def test_surroundings(monkeypatch):

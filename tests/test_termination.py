@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from apexbench import locks, owner
+from apexbench import broken_pipe, cli, locks, owner, plan
+from apexbench.errors import UserError
+from apexbench.image import log
 from apexbench.jobs.progress import Progress
 from apexbench.termination import handle_beside_main
 
@@ -124,10 +129,25 @@ def test_an_ignored_or_default_signal_stays_so(kept):
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_ctrl_c_while_a_command_is_being_imported_is_no_traceback(tmp_path):
-    (tmp_path / "typer.py").write_text("import time; print('loading', flush=True); time.sleep(30)")
+@pytest.mark.parametrize(
+    ("slow", "words"),
+    [
+        ("typer", ["apexbench", "doctor"]),
+        ("torch", ["apexbench.jobs.worker", "{}"]),
+        ("torch", ["apexbench.jobs.ranks", "2", "{}"]),
+    ],
+    ids=("command", "worker", "ranks"),
+)
+def test_ctrl_c_while_a_command_is_being_imported_is_no_traceback(tmp_path, slow, words):
+    (tmp_path / f"{slow}.py").write_text(
+        "import time; print('loading', flush=True); time.sleep(30)"
+    )
+    request = {"component": "layer_norm", "device": "cpu", "seed": 0, "environment": {}}
+    request["measuring"] = {"implementation_seconds": 9}
+    job = {"request": request, "beat": str(tmp_path / "beat"), "events": 1, "cache": "x"}
+    (tmp_path / "job.json").write_text(json.dumps(job))
     running = subprocess.Popen(
-        [sys.executable, "-m", "apexbench", "doctor"],
+        [sys.executable, "-m", *(word.format(tmp_path / "job.json") for word in words)],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{WORKFLOW}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -141,13 +161,58 @@ def test_ctrl_c_while_a_command_is_being_imported_is_no_traceback(tmp_path):
     assert told == ""
 
 
-def test_a_reader_that_is_gone_ends_nothing(tmp_path, monkeypatch):
+def test_ctrl_c_while_the_snakefile_is_read_is_one_sentence(tmp_path, monkeypatch):
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan.planned, "decision", pressed)
+    with pytest.raises(SystemExit, match=r"^apexbench: interrupted before the first job began\.$"):
+        plan.load(tmp_path, {})
+
+
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.EIO, errno.ENOSPC])
+def test_a_reader_that_is_gone_ends_nothing(tmp_path, monkeypatch, number):
     class Gone(io.StringIO):
         def write(self, text):
-            raise BrokenPipeError(32, "Broken pipe")
+            raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(sys, "stderr", Gone())
     Progress("toy", 2, tmp_path / "toy.log").start(0)
     owner.say("preset quick")
-    locks._to_stderr("waits")
+    locks.say("waits")
+    assert cli._say("refused") == 2
+    with pytest.raises(UserError, match="exit status 3"):
+        log.run(["bash", "-c", "echo x; exit 3"], tmp_path / "x.log", "it", echo=True)
     assert "toy: 2 cases" in (tmp_path / "toy.log").read_text()
+    assert broken_pipe._Outliving(Gone()).write("five\n") == 5
+
+
+def test_nothing_printed_for_a_person_can_end_a_run():
+    """Whoever prints on stderr goes through one function, which never fails."""
+    package = WORKFLOW / "apexbench"
+    printing = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if re.search(r"print\([^)]*file=sys\.stderr", path.read_text(encoding="utf-8"))
+    }
+    # The latter is of a step inside an image's build, where there is no more of the package.
+    assert printing == {"broken_pipe.py", "image/inside.py"}
+
+
+def test_a_job_whose_terminal_is_gone_goes_on(tmp_path):
+    """Nohup, then the window is closed: every write is EIO."""
+    master, slave = os.openpty()
+    os.close(master)
+    words = ["exec", "--runtime", "native", "--no-lock", "--results", str(tmp_path)]
+    words += ["--", "configuration", "--text={}", "--out", str(tmp_path / "config.json")]
+    done = subprocess.run(
+        [sys.executable, "-m", "apexbench", *words],
+        env={**os.environ, "PYTHONPATH": str(WORKFLOW)},
+        stdout=slave,
+        stderr=slave,
+        check=False,
+    )
+    os.close(slave)
+    assert done.returncode == 0
+    assert (tmp_path / "config.json").read_text() == "{}\n"

@@ -1,7 +1,11 @@
 """The corpus: its entropy by formula, by a dense sum and by counting; and bad texts."""
 
 import dataclasses
+import hashlib
 import importlib.util
+import os
+import resource
+import signal
 import sys
 
 import numpy as np
@@ -15,6 +19,7 @@ from apexbench.transformer.corpus import (
     MarkovCorpus,
     Tokenizer,
     corpus_for,
+    fingerprint,
 )
 from apexbench.transformer.models import PRESETS
 from conftest import require
@@ -91,6 +96,50 @@ def test_bad_texts_are_one_sentence(tmp_path, content, expected):
         path.write_bytes(content)
     with pytest.raises(UserError, match=expected):
         corpus_for(path, TINY)
+
+
+def large(path):
+    with path.open("wb") as file:
+        file.truncate(20 << 30)  # sparse: it takes no room
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (os.mkfifo, "is not a regular file: name a text file"),
+        (os.mkdir, "is not a regular file: name a text file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file: name a text file"),
+        (lambda path: path.symlink_to(path), "cannot be read .*: name a text file"),
+        (large, r"has 20\.0 GiB, and a text may have 1 GiB: give a part of it"),
+    ],
+    ids=("pipe", "folder", "device", "loop", "large"),
+)
+def test_what_is_no_text_is_one_sentence_within_a_second(tmp_path, make, expected):
+    make(tmp_path / "text.txt")
+
+    def late(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, resource.RLIM_INFINITY))
+    signal.alarm(1)
+    try:
+        for read in (fingerprint, lambda path: corpus_for(path, TINY)):
+            with pytest.raises(UserError, match=expected):
+                read(tmp_path / "text.txt")
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY,) * 2)
+
+
+def test_a_text_is_known_by_its_content(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("abc")
+    assert fingerprint(path) == hashlib.sha256(b"abc").hexdigest()
+    path.write_text("abd")
+    os.utime(path, ns=(1, 1))
+    assert fingerprint(path) == hashlib.sha256(b"abd").hexdigest()
 
 
 def test_small_vocabulary_cannot_take_bytes(tmp_path):

@@ -1,19 +1,31 @@
 """A run outlives whoever read what it prints: a pager that was quit, ``head``, a closed window.
 
-Snakemake's handler raises BrokenPipeError out of the thread that watches a job. The job then never
-counts as finished, and Snakemake waits for it forever.
+Nor does a full disk that the output goes to end it. Snakemake's handler raises such an error out of
+the thread that watches a job. The job then never counts as finished, and Snakemake waits for it
+forever.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
+import sys
 from typing import Any, TextIO
+
+_GONE = {errno.EPIPE, errno.EIO, errno.ENXIO}
+"""What a pipe without its reader and a terminal that was closed say: nobody comes back."""
+
+
+def say(text: str) -> None:
+    """A line for the person at the terminal, if one is still there."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: the stream was closed
+        print(text, file=sys.stderr, flush=True)
 
 
 class _Outliving:
-    """A stream whose text goes nowhere once its reader is gone."""
+    """A stream whose text goes nowhere once its reader is gone, or while its disk is full."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -24,24 +36,22 @@ class _Outliving:
     def write(self, text: str) -> int:
         try:
             return self._stream.write(text)
-        except BrokenPipeError:
-            self._into_nothing()
+        except OSError as error:
+            self._forgo(error)
             return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
-        except BrokenPipeError:
-            self._into_nothing()
+        except OSError as error:
+            self._forgo(error)
 
-    def _into_nothing(self) -> None:
+    def _forgo(self, error: OSError) -> None:
+        if error.errno not in _GONE:
+            return
         # What the stream still holds goes there too, so that its last flush at exit is silent.
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nothing, self._stream.fileno())
-        finally:
-            os.close(nothing)
-        with contextlib.suppress(OSError):
+        with open(os.devnull, "wb") as nothing, contextlib.suppress(OSError):
+            os.dup2(nothing.fileno(), self._stream.fileno())
             self._stream.flush()
 
 

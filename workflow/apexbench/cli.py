@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import apexbench
-from apexbench import encoding
+from apexbench import broken_pipe, encoding
 from apexbench.disk import a_file, a_folder, any_file
 from apexbench.errors import UserError
 from apexbench.image.cli import app as image
@@ -287,5 +287,5 @@ def _say(sentence: str) -> int:
     from apexbench.report.evidence import printable
 
     # Names from a damaged record may hold what a terminal obeys.
-    print(f"apexbench: {printable(sentence)}", file=sys.stderr)
+    broken_pipe.say(f"apexbench: {printable(sentence)}")
     return 2

@@ -165,12 +165,15 @@ def _apex(status: ApexStatus, visible: list[gpu.Gpu]) -> Row:
     found = "\n".join(lines)
     if status.state == "compiled":
         return Row("Apex", "ok", found)
+    there = status.state != "absent"
     row_status = "missing" if status.state in ("absent", "python_only") else "wrong"
     brings = "FusedAdam, FusedLayerNorm, FusedRMSNorm and the other Apex arms"
     if visible and (toolchain.nvcc() is None or toolchain.nvcc_mismatch()):
         brings += "; its build needs the nvcc above first"
     if not visible:
-        return Row("Apex", row_status, found, f"{brings}, once an NVIDIA GPU is here")
+        brings += ", once an NVIDIA GPU is here"
+        # What is there and wrong is told with its remedy; none need be installed for a CPU.
+        return Row("Apex", row_status, found, brings, status.remedy if there else None)
     return Row("Apex", row_status, found, brings, status.remedy)
 
 

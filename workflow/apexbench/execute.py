@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from apexbench.broken_pipe import say
 from apexbench.cluster import steps
 from apexbench.cluster.allocation import NODE, gpu_environment, node
 from apexbench.disk import a_file, a_folder
@@ -77,7 +78,7 @@ def execute(
         identity = str(built["id"])
         image = built["reference"] if built["engine"] == "apptainer" else identity
     chosen, why = choose(runtime, image)
-    print(f"runtime: {why}", file=sys.stderr, flush=True)
+    say(f"runtime: {why}")
     gpus = _gpus(device)
     held = set(filter(None, os.environ.get(HELD, "").split(",")))
     wanted = set(_keys(device, gpus)) - held if lock else set()

@@ -10,8 +10,9 @@ from pathlib import Path
 from apexbench import processes
 from apexbench.cluster import allocation
 from apexbench.config import Config
-from apexbench.errors import UserError
-from apexbench.machine.host import cores
+from apexbench.machine.host import cores, threads_asked
+
+THREADS = "APEXBENCH_THREADS"
 
 
 def forget_foreign_modules() -> None:
@@ -39,27 +40,14 @@ def prepare(config: Config, in_job: bool) -> None:
     """Set the number of threads and the run's id; on a cluster's node, whose children jobs are."""
     # Snakemake overwrites OMP_NUM_THREADS with a rule's threads: what the user set is kept here.
     if config.cluster == "none":
-        os.environ.setdefault("APEXBENCH_THREADS", str(_threads() or cores()))
+        os.environ[THREADS] = str(threads_asked(THREADS) or _threads() or cores())
     elif in_job:
         # The login node's cores and its Snakemake mean nothing on this node.
-        os.environ.setdefault("APEXBENCH_THREADS", str(allocation.threads()))
+        os.environ[THREADS] = str(threads_asked(THREADS) or allocation.threads())
         processes.announce_owner()
     os.environ.setdefault("APEXBENCH_RUN_ID", uuid.uuid4().hex[:12])
 
 
 def _threads() -> int | None:
-    """What OMP_NUM_THREADS asks for: OpenMP's list is by level of nesting, and the first counts.
-
-    Raises:
-        UserError: it is no such list.
-    """
-    asked = os.environ.get("OMP_NUM_THREADS", "").strip()
-    if not asked:
-        return None
-    levels = [level.strip() for level in asked.split(",")]
-    if not all(level.isascii() and level.isdigit() and len(level) < 10 for level in levels):
-        raise UserError(
-            f"OMP_NUM_THREADS is '{asked}', which is no number of threads: unset it, or set it to "
-            f"one such as {cores()}."
-        )
-    return int(levels[0]) or None
+    """What OMP_NUM_THREADS asks for; raises UserError."""
+    return threads_asked("OMP_NUM_THREADS")

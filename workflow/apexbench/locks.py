@@ -13,12 +13,12 @@ import fcntl
 import os
 import re
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from apexbench import holder
+from apexbench.broken_pipe import say
 from apexbench.errors import UserError
 
 LOCK_DIR = "APEXBENCH_LOCK_DIR"
@@ -79,7 +79,7 @@ def device_lock(
         for name in names:
             fd = _open(folder, re.sub(r"[^A-Za-z0-9._-]", "_", name) + ".lock")
             stack.callback(os.close, fd)
-            _take(fd, name, wait, on_wait or _to_stderr, abandon or _never)
+            _take(fd, name, wait, on_wait or say, abandon or _never)
             fds.append(fd)
         yield fds
 
@@ -139,7 +139,7 @@ def run_lock(path: Path | str) -> RunLock:
         os.close(fd)
         if error.errno not in _UNSUPPORTED:
             raise UserError(f"{place}: cannot be locked ({error.strerror}).") from error
-        _to_stderr(f"{place}: this file system has no locks; start only one run in it at a time.")
+        say(f"{place}: this file system has no locks; start only one run in it at a time.")
         return RunLock(place, None)
     holder.sign(fd)
     return RunLock(place, fd)
@@ -230,11 +230,6 @@ def _take(
             raise Abandoned(key)
         time.sleep(_POLL_SECONDS)
     holder.sign(fd)
-
-
-def _to_stderr(sentence: str) -> None:
-    with contextlib.suppress(OSError):  # whoever read it may be gone
-        print(sentence, file=sys.stderr, flush=True)
 
 
 def _never() -> bool:

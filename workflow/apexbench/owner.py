@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from apexbench import broken_pipe
 from apexbench.cluster import lost
 from apexbench.errors import UserError
 from apexbench.machine.install import torch_build
@@ -26,8 +27,7 @@ _held: list[Any] = []
 
 def say(sentence: str) -> None:
     """One line for the person at the terminal."""
-    with contextlib.suppress(OSError):  # whoever read it may be gone
-        print(f"apexbench: {sentence}", file=sys.stderr, flush=True)
+    broken_pipe.say(f"apexbench: {sentence}")
 
 
 def begin(plan: Plan, elsewhere: bool = False, gpus: int | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 import os
 import shlex
@@ -174,7 +173,9 @@ class Plan:
         path = self.config.transformer["corpus"]
         if component != "transformer" or path is None:
             return {}
-        return {"corpus": hashlib.sha256(Path(path).read_bytes()).hexdigest()}
+        from apexbench.transformer.corpus import fingerprint as of_text
+
+        return {"corpus": of_text(Path(path))}
 
     def sources(self, component: str) -> list[str]:
         """Source files that a component's measurements depend on, relative where possible."""
@@ -256,16 +257,18 @@ def load(
         if not in_job:
             given.check_files(map(Path, configfiles))
             given.check_values(given.values(sys.argv[1:]))
-        requested = str(overrides.get("device", "auto"))
         runtime = planned.decision(root, overrides)
         has_gpu = device_choice("auto", runtime.contained).device == "cuda"
         config = configs.load(root, overrides, has_gpu, implementation_names())
         if config.cluster == "none":
-            inside = runtime.contained
-            choice = device_choice(config.device if requested != "auto" else "auto", inside)
-            if config.device == "cuda":
-                choice = device_choice("cuda", inside)
-            why = choice.why
+            asked = "cuda" if config.device == "cuda" else configs.device_asked(root, overrides)
+            why = device_choice(asked, runtime.contained).why
+            if config.gpu_model and asked == "auto":
+                obstacle = why.removeprefix("Measuring on the CPU: ").rstrip(".")
+                raise UserError(
+                    f"gpu_model is '{config.gpu_model}', but no GPU can be used here ({obstacle}): "
+                    "remove gpu_model, or set device: cpu."
+                )
         else:
             model = config.gpu_model or "whichever GPU it gives"
             why = "its jobs go to Slurm" + (f", on {model}." if config.device == "cuda" else ".")
@@ -278,6 +281,8 @@ def load(
         inherited.prepare(config, in_job)
     except UserError as error:
         sys.exit(f"apexbench: {error}")
+    except KeyboardInterrupt:
+        sys.exit("apexbench: interrupted before the first job began.")
     return plan
 
 

@@ -1,8 +1,9 @@
-"""SIGTERM to Snakemake always ends it: its handler may not run inside the main thread.
+"""Signals that end a run: SIGTERM without a hang, Ctrl-C without a traceback.
 
-Snakemake's handler takes the scheduler's lock, which is not reentrant, and Python runs handlers in
-the main thread between two instructions. If the main thread holds that lock at the moment (it does
-while it finishes jobs, and then imports pandas the first time), it waits for itself forever.
+SIGTERM to Snakemake always ends it: its handler may not run inside the main thread. Snakemake's
+handler takes the scheduler's lock, which is not reentrant, and Python runs handlers in the main
+thread between two instructions. If the main thread holds that lock at the moment (it does while it
+finishes jobs, and then imports pandas the first time), it waits for itself forever.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
 
 def handle_beside_main(signum: int = signal.SIGTERM) -> None:
@@ -36,3 +38,14 @@ def handle_beside_main(signum: int = signal.SIGTERM) -> None:
 
     threading.Thread(target=handle, name="termination", daemon=True).start()
     signal.signal(signum, note)
+
+
+def interrupted_quietly() -> Any:
+    """Have Ctrl-C end this process without the traceback of an import; returns the old handler.
+
+    An ignored SIGINT stays ignored.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return before

@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from apexbench.config import strict_yaml
+from apexbench.config import sentences, strict_yaml
 from apexbench.errors import UserError
 
 TEMPLATE = "__use_yte__"
@@ -42,6 +43,7 @@ def check_files(paths: Iterable[Path]) -> None:
                 f"{path}, given to --configfile, is missing: name a file that is there."
             )
         content = strict_yaml.read(path, str(path))
+        _check_numbers(content, f"{path}, given to --configfile,")
         if isinstance(content, dict) and TEMPLATE in content:
             raise UserError(
                 f"{path} asks for {TEMPLATE}, with which Snakemake runs what stands in it as "
@@ -57,5 +59,21 @@ def check_values(entries: Iterable[str]) -> None:
         if key in seen:
             raise UserError(f"--config gives {key} a second time: keep one of the two.")
         seen.add(key)
-        if value.lstrip().startswith(("{", "[")):  # else it is one word, whatever YAML says
-            strict_yaml.parse(value, f"--config {key}")
+        read: Any = value.strip()
+        if read.startswith(("{", "[")):  # else it is one word, whatever YAML says
+            read = strict_yaml.parse(value, f"--config {key}")
+        _check_numbers(read, f"--config {key}")
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    """Refuse what Snakemake's reader makes infinite, 0 or another number than what is written."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for entry in value:
+            _check_numbers(entry, where)
+    elif isinstance(value, str) and strict_yaml.not_held(value):
+        raise UserError(
+            f"{where} has the number {sentences.show(value)}, which is too large or too near to 0 "
+            "to keep: write another."
+        )

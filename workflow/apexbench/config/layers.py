@@ -9,6 +9,7 @@ from typing import Any
 
 from apexbench.config import schema as schemas
 from apexbench.config import strict_yaml
+from apexbench.config.sentences import show
 from apexbench.errors import UserError
 
 
@@ -31,7 +32,7 @@ def plain(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [copy(entry, depth + 1) for entry in value]
         if isinstance(value, int) and value.bit_length() > 256:
-            return hex(value)
+            return show(value)
         if isinstance(value, float) and not math.isfinite(value):
             return str(value)
         return value if value is None or isinstance(value, (str, int, float)) else str(value)

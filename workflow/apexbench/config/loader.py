@@ -27,17 +27,7 @@ def load(
     in config.yaml unchecked. Raises UserError, one sentence, for anything that is not valid.
     """
     schema = schemas.root()
-    user = strict_yaml.read(root / "config.yaml", "config.yaml")
-    user = {} if user is None else layers.settle(user, schema, strings=False)
-    if not isinstance(user, dict):
-        raise UserError(
-            f"config.yaml holds {sentences.show(user)} but must hold keys and values: "
-            "write, for instance, preset: auto."
-        )
-    top = layers.settle(layers.plain(overrides or {}), schema, strings=True)
-    user = layers.overlay(user, top, schema)
-    schemas.validate(user)
-
+    user = _given(root, overrides, schema)
     device = user.get("device", "auto")
     if device == "auto" and user.get("cluster", "none") != "none":
         raise UserError(
@@ -58,6 +48,28 @@ def load(
     for path, holder in _holders(dict(config.transformer), "recipes"):
         recipes_for(holder["recipes"], f"{path}.recipes")
     return dataclasses.replace(config, warnings=_warnings(config))
+
+
+def device_asked(root: Path, overrides: Mapping[str, Any]) -> str:
+    """What the configuration says of the device: auto, cpu or cuda; raises UserError as load."""
+    return str(_given(root, overrides, schemas.root()).get("device", "auto"))
+
+
+def _given(
+    root: Path, overrides: Mapping[str, Any] | None, schema: schemas.Schema
+) -> dict[str, Any]:
+    """What the user says: config.yaml under ``overrides``, without defaults or a preset."""
+    user = strict_yaml.read(root / "config.yaml", "config.yaml")
+    user = {} if user is None else layers.settle(user, schema, strings=False)
+    if not isinstance(user, dict):
+        raise UserError(
+            f"config.yaml holds {sentences.show(user)} but must hold keys and values: "
+            "write, for instance, preset: auto."
+        )
+    top = layers.settle(layers.plain(overrides or {}), schema, strings=True)
+    user = layers.overlay(user, top, schema)
+    schemas.validate(user)
+    return user
 
 
 def _config(settings: dict[str, Any]) -> Config:

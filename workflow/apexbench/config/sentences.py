@@ -32,7 +32,8 @@ def show(value: Any) -> str:
     elif isinstance(value, str):
         text = ascii(value[: SHOWN + 1]) if not value.isprintable() else repr(value[: SHOWN + 1])
     elif isinstance(value, int):
-        text = str(value) if value.bit_length() <= 256 else hex(value)
+        # Python writes no more than 4300 digits.
+        text = str(value) if value.bit_length() <= 14_000 else hex(value)
     elif isinstance(value, dict):
         first = itertools.islice(value.items(), 20)
         text = "{" + ", ".join(f"{bare(key)}: {show(entry)}" for key, entry in first) + "}"

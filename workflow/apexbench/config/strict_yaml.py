@@ -1,8 +1,8 @@
 """YAML read strictly: plain data of bounded size, every fault a sentence with its line.
 
 Values follow the JSON schema of YAML 1.2: ``yes`` is text, ``1e-2`` a number, ``010`` is ten. There
-are no tags, so nothing can be constructed; a number that is not finite or has more than 40 digits
-stays text, which no key accepts.
+are no tags, so nothing can be constructed; a whole number of more than 40 digits, and one that no
+float holds (1e400, 1e-400), stays text as it was written, which no key for a number accepts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ MAX_BYTES = 64 * 1024
 MAX_VALUES = 10_000
 MAX_DEPTH = 16
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_INTEGER = re.compile(r"[-+]?[0-9]{1,40}")
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_MOST_DIGITS = 40
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _WORDS |= {word.capitalize(): _WORDS[word] for word in ("null", "true", "false")}
@@ -33,11 +34,20 @@ def scalar(text: str) -> Any:
     """The value of a plain (unquoted) scalar: None, bool, int, finite float, or the text itself."""
     if text in _WORDS:
         return _WORDS[text]
+    if not _FLOAT.fullmatch(text) or not_held(text):
+        return text
+    return int(text) if _INTEGER.fullmatch(text) else float(text)
+
+
+def not_held(text: str) -> bool:
+    """Whether ``text`` is written as a number, but as one too large, or too near to 0, to keep."""
+    if not _FLOAT.fullmatch(text):
+        return False
     if _INTEGER.fullmatch(text):
-        return int(text)
-    if len(text) <= 400 and _FLOAT.fullmatch(text) and math.isfinite(number := float(text)):
-        return number
-    return text
+        return len(text.lstrip("-+")) > _MOST_DIGITS
+    written = re.split("[eE]", text)[0]
+    lost = float(text) == 0 and any(digit in written for digit in "123456789")
+    return lost or len(text) > 400 or not math.isfinite(float(text))
 
 
 @dataclass

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from apexbench import broken_pipe
 from apexbench.errors import UserError
 from apexbench.image import log as logs
 from apexbench.image import pin, preflight, record, sbom
@@ -136,7 +136,7 @@ def labels_of(image: Mapping[str, Any]) -> dict[str, str]:
 
 def say(sentence: str) -> None:
     """One line for the person at the terminal."""
-    print(f"apexbench: {sentence}", file=sys.stderr, flush=True)
+    broken_pipe.say(f"apexbench: {sentence}")
 
 
 def _check_disk(recipe: Recipe, builder: Builder) -> None:

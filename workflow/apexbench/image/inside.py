@@ -67,7 +67,7 @@ def apex(repository: str, commit: str, architectures: Sequence[str], contrib: Se
     jobs = parallelism.jobs(host.cores(), memory)
     for key, value in jobs.items():
         asked = os.environ.get(key) or ""
-        jobs[key] = int(asked) if asked.isdigit() and int(asked) > 0 else value
+        jobs[key] = int(asked) if asked.isdecimal() and int(asked) > 0 else value
     flags = contribs.switches(contrib)
     environment = {
         **os.environ,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from apexbench.broken_pipe import say
 from apexbench.errors import UserError
 from apexbench.image.problem import Problem
 
@@ -108,7 +108,7 @@ def run(
                 file.flush()
                 last.append(line.rstrip())
                 if echo:
-                    print(line, end="", file=sys.stderr, flush=True)
+                    say(line.rstrip("\n"))
             status = process.wait()
         finally:
             if process.poll() is None:
@@ -116,8 +116,8 @@ def run(
                 process.wait()
     if status == 0:
         return
-    print(f"the last lines of {log}:", file=sys.stderr)
-    print("\n".join(list(last)[-LAST_LINES:]), file=sys.stderr, flush=True)
+    say(f"the last lines of {log}:")
+    say("\n".join(list(last)[-LAST_LINES:]))
     raise UserError(f"{what} failed with exit status {status}: {explain(list(last))} Log: {log}")
 
 

@@ -59,4 +59,4 @@ def memory_problem(
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() and int(text) > 0 else None
+    return int(text) if text and text.isdecimal() and int(text) > 0 else None

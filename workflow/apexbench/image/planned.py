@@ -129,9 +129,11 @@ class ImagePlan:
             return {}
 
     def check_recipe(self) -> None:
-        """Raise UserError where it is not known what to build."""
+        """Raise UserError where it is not known what to build, or a .sif to use is not there."""
         if self.contained:
             self.arguments()
+            if self.recipe is None:
+                records.given_file(self.config.image["sif"])
 
     def check(self) -> None:
         """What was built before must still be here; UserError with the remedy if not."""

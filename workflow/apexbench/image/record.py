@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,18 @@ def read(path: Path) -> dict[str, Any]:
                 f"{reference} has changed since {path} was written: {REMEDY.format(path=path)}."
             )
     return dict(record)
+
+
+def given_file(path: str) -> Path:
+    """The .sif that config.yaml names; UserError where there is no such file.
+
+    Snakemake would wait for what a pipe in its place holds.
+    """
+    if not os.path.isfile(path):
+        raise UserError(
+            f"image.sif: {path} is not there, or no file: correct the path, or set it to null."
+        )
+    return Path(path).absolute()
 
 
 def stamp(file: Path) -> list[int]:

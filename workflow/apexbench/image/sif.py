@@ -21,10 +21,7 @@ def given(path: str, out: Path) -> dict[str, Any]:
     Raises:
         UserError: it is not there.
     """
-    file = Path(path).absolute()
-    if not file.is_file():
-        raise UserError(f"image.sif: {path} is not there: correct the path, or set it to null.")
-    made = describe(file, "given", None)
+    made = describe(record.given_file(path), "given", None)
     record.write(out, made)
     return made
 

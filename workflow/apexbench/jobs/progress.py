@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from pathlib import Path
+
+from apexbench import broken_pipe
 
 
 def span(seconds: float) -> str:
@@ -27,8 +28,7 @@ class Progress:
 
     def _say(self, text: str) -> None:
         line = f"{self._component}: {text}"
-        with contextlib.suppress(OSError):  # whoever read it may be gone
-            print(line, file=sys.stderr, flush=True)
+        broken_pipe.say(line)
         self._write(line)
 
     def _write(self, line: str) -> None:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from apexbench.errors import UserError
 from apexbench.machine import host
 from apexbench.processes import die_with_parent
+from apexbench.termination import interrupted_quietly
 
 _SIOCGIFADDR = 0x8915
 WORKER = ("-m", "apexbench.jobs.worker")
@@ -127,4 +128,5 @@ def _torchrun(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    interrupted_quietly()  # until torchrun, once imported, handles it
     sys.exit(main(*sys.argv[1:]))

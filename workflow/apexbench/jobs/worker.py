@@ -18,7 +18,9 @@ from typing import Any
 
 from apexbench import records
 from apexbench.errors import UserError
+from apexbench.machine.host import threads_asked
 from apexbench.processes import die_with_parent
+from apexbench.termination import interrupted_quietly
 
 EXIT_DEVICE_LOST = 17
 EXIT_REFUSED = 18
@@ -55,26 +57,25 @@ def main(path: str) -> int:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s"
     )
-    if threads := os.environ.get("APEXBENCH_THREADS"):
-        if job["request"]["device"] == "cpu":  # which the ranks of a node share
-            threads = str(max(1, int(threads) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-        os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads))
-    if os.environ.get("RANK", "0") != "0":
-        from apexbench.transformer.distributed import follow
-
-        follow(job["request"]["device"])
-        return 0
-    events = Events(job["events"])
+    leads = os.environ.get("RANK", "0") == "0"
+    events = Events(job["events"]) if leads else None
     try:
+        _share_threads(job["request"]["device"])
+        if events is None:
+            from apexbench.transformer.distributed import follow
+
+            follow(job["request"]["device"])
+            return 0
         return _measure(job, events, begin)
     except UserError as error:
         logging.getLogger(__name__).error("%s", error)
-        events.send("refused", text=str(error))
+        if events is not None:
+            events.send("refused", text=str(error))
         return EXIT_REFUSED
     except Exception as error:
         # What implementations raise is a cell's status by now. Not so where another rank's end,
         # of which this one may hear first, can be behind it.
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if events is None or int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise
         logging.getLogger(__name__).exception("outside every implementation")
         events.send("broken", text=f"{type(error).__name__}: {error}")
@@ -156,5 +157,14 @@ def _measure(job: dict[str, Any], events: Events, begin: float) -> int:
     return 0
 
 
+def _share_threads(device: str) -> None:
+    """Hand the run's number of threads to the libraries; the ranks of a node share it."""
+    if threads := threads_asked("APEXBENCH_THREADS"):
+        if device == "cpu":
+            threads = max(1, threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)))
+
+
 if __name__ == "__main__":
+    interrupted_quietly()  # nor has a measurement anything to clear up
     sys.exit(main(sys.argv[1]))

@@ -9,6 +9,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from apexbench.errors import UserError
+
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -58,6 +60,26 @@ def cores() -> int:
             # cgroup v1 keeps the period in another file; the kernel's default is 100 ms.
             available = min(available, int(quota) / int(period or 100_000))
     return max(1, math.floor(available))
+
+
+def threads_asked(variable: str) -> int | None:
+    """The threads that an environment variable asks for; None where it leaves them open.
+
+    OpenMP's list is by level of nesting, and the first counts.
+
+    Raises:
+        UserError: it is no such list.
+    """
+    asked = os.environ.get(variable, "").strip()
+    if not asked:
+        return None
+    levels = [level.strip() for level in asked.split(",")]
+    if not all(level.isascii() and level.isdigit() and len(level) < 10 for level in levels):
+        raise UserError(
+            f"{variable} is {asked[:60]!r}, which is no number of threads: unset it, or set it to "
+            f"one such as {cores()}."
+        )
+    return int(levels[0]) or None
 
 
 def memory_bytes() -> int | None:

@@ -37,8 +37,9 @@ def probe(
     """Import ``modules`` in order in one child, starting again after a crash with the next.
 
     ``modules[0]`` is imported in every child: Apex's extensions need torch's libraries loaded. If
-    it fails, nothing else is tried. ``search_path`` is the child's ``sys.path``, by default the
-    caller's.
+    it fails, nothing else is tried. Nor is what lies in a package that ended its child, or what
+    follows a module that let ``time_limit`` seconds pass: it would cost as many again.
+    ``search_path`` is the child's ``sys.path``, by default the caller's.
     """
     first, rest = modules[0], list(modules[1:])
     results: dict[str, Imported] = {}
@@ -48,13 +49,25 @@ def probe(
         results.update(finished)
         if begun is not None:
             results[begun] = Imported(ok=False, error=end)
+            inside = [name for name in rest if name.startswith(f"{begun}.")]
+            results.update(dict.fromkeys(inside, _not_tried(f"{begun} could not be imported")))
         rest = [name for name in rest if name not in results]
         if not rest or begun is None or not results[first].ok:
+            reason = f"{first} could not be imported"
             break
-    for name in rest:
-        reason = f"not tried: {first} could not be imported"
-        results[name] = Imported(ok=False, error=reason)
+        if end == _late(time_limit):
+            reason = f"{begun} gave {end}"
+            break
+    results.update(dict.fromkeys(rest, _not_tried(reason)))
     return results
+
+
+def _not_tried(reason: str) -> Imported:
+    return Imported(ok=False, error=f"not tried: {reason}")
+
+
+def _late(time_limit: float) -> str:
+    return f"no answer within {time_limit:g} s"
 
 
 def _one_child(
@@ -75,7 +88,7 @@ def _one_child(
         end = _exit_sentence(done.returncode)
     except subprocess.TimeoutExpired as error:
         output = error.stdout or b""
-        end = f"no answer within {time_limit:g} s"
+        end = _late(time_limit)
     finished: dict[str, Imported] = {}
     begun = None
     for line in output.decode(errors="replace").splitlines():

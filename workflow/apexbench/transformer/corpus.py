@@ -13,9 +13,15 @@ sum; and a model that knows only the unigrams stays at the far higher entropy of
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import os
+import stat
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +39,8 @@ LEAST_SEQUENCES = 80
 HELD_OUT_PART = 10
 BYTES = 256
 BYTE_TOKENS = "bytes"
+MOST_BYTES = 1 << 30
+"""Of a text: it is held in memory, some copies at once, by Snakemake and each measuring process."""
 
 Tokens = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -150,15 +158,52 @@ def _encoding(name: str, key: str) -> Any:
         ) from error
 
 
-def read_text(path: Path) -> str:
-    """The text; UserError if the file is missing or not UTF-8."""
+def checked(path: Path) -> os.stat_result:
+    """What the file system says of a text; UserError where it is no file, or too large a one."""
+    remedy = "name a text file, or null for the generated corpus"
     try:
-        return path.read_bytes().decode("utf-8")
+        status = path.stat()
+    except OSError as error:
+        raise UserError(f"corpus: {path} cannot be read ({error.strerror}): {remedy}.") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"corpus: {path} is not a regular file: {remedy}.")
+    if status.st_size > MOST_BYTES:
+        raise UserError(
+            f"corpus: {path} has {status.st_size / 2**30:.1f} GiB, and a text may have "
+            f"{MOST_BYTES / 2**30:g} GiB: give a part of it."
+        )
+    return status
+
+
+def fingerprint(path: Path) -> str:
+    """The SHA-256 of a text in hexadecimal; UserError as :func:`checked`."""
+    return _hash(path, checked(path).st_mtime_ns)
+
+
+@functools.cache
+def _hash(path: Path, changed: int) -> str:
+    with _opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BufferedReader]:
+    try:
+        with path.open("rb") as file:
+            yield file
     except OSError as error:
         raise UserError(
-            f"corpus: {path} cannot be read ({error.strerror}): name a text file, or null for "
-            "the generated corpus."
+            f"corpus: {path} cannot be read ({error.strerror}): make it readable, or name another "
+            "text file."
         ) from error
+
+
+def read_text(path: Path) -> str:
+    """The text; UserError if the file cannot be read (see :func:`checked`) or is not UTF-8."""
+    checked(path)
+    try:
+        with _opened(path) as file:
+            return file.read(MOST_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
             f"corpus: {path} is not UTF-8 (byte {error.start}): convert it, for instance with "
@@ -175,13 +220,14 @@ def _tokens(path: Path, tokenizer: str, changed: int) -> npt.NDArray[Any]:
 class TextCorpus(Corpus):
     """A UTF-8 text: random crops, the last tenth held out.
 
-    Raises UserError, before anything is measured, if the file is missing, not UTF-8 or too short
-    for 80 sequences of the model's, or if the model's vocabulary cannot hold the tokenizer's.
+    Raises UserError, before anything is measured, if the file is missing, a pipe or a device, above
+    1 GiB, not UTF-8 or too short for 80 sequences of the model's, or if the model's vocabulary
+    cannot hold the tokenizer's.
     """
 
     def __init__(self, path: str | Path, model: ModelConfig, tokenizer: str = BYTE_TOKENS):
         words, path = Tokenizer(tokenizer), Path(path)
-        tokens = _tokens(path, tokenizer, path.stat().st_mtime_ns if path.exists() else 0)
+        tokens = _tokens(path, tokenizer, checked(path).st_mtime_ns)
         if model.vocabulary < words.vocabulary:
             how = "byte by byte" if tokenizer == BYTE_TOKENS else f"as {tokenizer}"
             raise UserError(
