@@ -182,7 +182,7 @@ def test_a_reference_keeps_the_selfcheck(tmp_path):
     factory.write_run(results / "selfcheck", [gpu_record(case, both)])
     (results / "selfcheck" / "plan.json").write_text('{"cases": 1, "stage": 1, "preset": "full"}')
     for name in reference.FILES:
-        (results / name).touch()
+        (results / name).write_text("{}")
     reference.keep(results, tmp_path / "reference")
     (kept,) = (tmp_path / "reference").iterdir()
     (record,) = proofs.load(kept / "selfcheck", kept).records
